@@ -113,13 +113,12 @@ class Place:
             store.close()
 
     def _provision(self) -> None:
-        from semel.provision.builders import ProvisionTarget, opened
+        from semel.provision import ProvisionTarget, provision
         from semel.tables import OWN
 
         tables = {table.name: table for table in (*OWN, *TABLES, *self._more)}
         target = ProvisionTarget(url=self.url(), env=self.env, tables=tuple(tables.values()), clock=Clock())
-        with opened(target) as builder:
-            builder.provision(lambda _: None)
+        provision(target)
 
 
 class Forgetful(Faulty):

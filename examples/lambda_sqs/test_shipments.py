@@ -10,7 +10,7 @@ import shipments
 import semel
 from semel.apps import stack
 from semel.doors.aws_lambda import Lambda
-from semel.provision.builders import ProvisionTarget, opened
+from semel.provision import ProvisionTarget, provision
 
 
 class Context:
@@ -32,8 +32,7 @@ def ledger(dynoxide: str, monkeypatch: pytest.MonkeyPatch) -> semel.Semel:
     }.items():
         monkeypatch.setenv(name, value)
     tables = shipments.DEPLOYMENT.tables
-    with opened(ProvisionTarget(url=url, env="shipments", tables=tables, clock=semel.Clock())) as builder:
-        builder.provision(lambda _: None)
+    provision(ProvisionTarget(url=url, env="shipments", tables=tables, clock=semel.Clock()))
     assert isinstance(shipments.on, Lambda)
     return shipments.on.s
 

@@ -26,14 +26,12 @@ if TYPE_CHECKING:
 
     from semel.core.heartbeat import Heartbeats
     from semel.core.threads import SignalSafeEvent
-    from semel.gate import GateSteps, Rule
-    from semel.gate.facades import AsyncGate, Gate
+    from semel.gate import AsyncGate, Gate, GateSteps, Rule
     from semel.model import ProgressCallback
     from semel.ops.facades import AsyncOps, Ops
     from semel.ops.rates import RateKeeper, Rates
     from semel.redact import Digest, Redactor
-    from semel.state.erasure import Erasure, ErasureSteps
-    from semel.state.facades import (
+    from semel.state import (
         AsyncCounters,
         AsyncDocuments,
         AsyncJournal,
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
         Mailbox,
         Switches,
     )
+    from semel.state.erasure import Erasure, ErasureSteps
     from semel.state.mailbox import LatestMoment
     from semel.state.switches import SwitchCache, SwitchSteps
     from semel.state.transaction import Rules, Transaction
@@ -343,9 +342,7 @@ class Semel:
         )
         self._realm = realm
         self.ledger: Ledger = Ledger(steps, store)
-        context = FlowContext(
-            steps, store, shared.clock, shared.heartbeats, shared.secret, shared.stopping.is_set
-        )
+        context = FlowContext(steps, store, shared.clock, shared.heartbeats, shared.secret, shared.stopping)
         self.once: Once = Once(context)
         self.aio: AsyncSemel = AsyncSemel(self)
 
@@ -371,28 +368,28 @@ class Semel:
     @functools.cached_property
     def documents(self) -> "Documents[dict[str, Any]]":
         """Versioned state."""
-        from semel.state.facades import Documents
+        from semel.state import Documents
 
         return Documents(self._rules.documents, self.store)
 
     @functools.cached_property
     def journal(self) -> "Journal":
         """Entries in the order of time."""
-        from semel.state.facades import Journal
+        from semel.state import Journal
 
         return Journal(self._rules.journal, self.store)
 
     @functools.cached_property
     def counters(self) -> "Counters":
         """So many in a period."""
-        from semel.state.facades import Counters
+        from semel.state import Counters
 
         return Counters(self._rules.counters, self.store)
 
     @functools.cached_property
     def switches(self) -> "Switches":
         """What stops work at once, everywhere."""
-        from semel.state.facades import Switches
+        from semel.state import Switches
 
         return Switches(self._switch_steps, self.store)
 
@@ -414,7 +411,7 @@ class Semel:
 
         `shared` says that the key of a message is a key of the ledger as it is.
         """
-        from semel.state.facades import Mailbox
+        from semel.state import Mailbox
         from semel.state.mailbox import TTL, LatestMoment, MailboxSteps
 
         span = TTL if ttl is None else ttl
@@ -437,7 +434,7 @@ class Semel:
 
         A decision is remembered for `ttl`, and told to the journal of the owner that `trace` names.
         """
-        from semel.gate.facades import Gate
+        from semel.gate import Gate
 
         return Gate(self._gate_steps(rules, ttl, trace), self.store)
 
@@ -559,28 +556,28 @@ class AsyncSemel:
     @functools.cached_property
     def documents(self) -> "AsyncDocuments[dict[str, Any]]":
         """Versioned state."""
-        from semel.state.facades import AsyncDocuments
+        from semel.state import AsyncDocuments
 
         return AsyncDocuments(self._sync.documents.steps, self._sync.store)
 
     @functools.cached_property
     def journal(self) -> "AsyncJournal":
         """Entries in the order of time."""
-        from semel.state.facades import AsyncJournal
+        from semel.state import AsyncJournal
 
         return AsyncJournal(self._sync.journal.steps, self._sync.store)
 
     @functools.cached_property
     def counters(self) -> "AsyncCounters":
         """So many in a period."""
-        from semel.state.facades import AsyncCounters
+        from semel.state import AsyncCounters
 
         return AsyncCounters(self._sync.counters.steps, self._sync.store)
 
     @functools.cached_property
     def switches(self) -> "AsyncSwitches":
         """What stops work at once, everywhere."""
-        from semel.state.facades import AsyncSwitches
+        from semel.state import AsyncSwitches
 
         return AsyncSwitches(self._sync.switches.steps, self._sync.store)
 
@@ -595,14 +592,14 @@ class AsyncSemel:
         self, name: str, *, ttl: Seconds | None = None, shards: int = 1, shared: bool = False
     ) -> "AsyncMailbox":
         """Messages that wait under this name; in so many shards or more."""
-        from semel.state.facades import AsyncMailbox
+        from semel.state import AsyncMailbox
 
         steps = self._sync.mailbox(name, ttl=ttl, shards=shards, shared=shared).steps
         return AsyncMailbox(steps, self._sync.store)
 
     def gate(self, *rules: "Rule", ttl: Seconds = DAY, trace: str | None = None) -> "AsyncGate":
         """A gate that weighs these rules."""
-        from semel.gate.facades import AsyncGate
+        from semel.gate import AsyncGate
 
         return AsyncGate(self._sync._gate_steps(rules, ttl, trace), self._sync.store)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
 
 import msgspec
@@ -14,7 +15,7 @@ from semel.core.commands import Call, Raised, Returned, Steps
 from semel.core.drive import aadvance, advance
 from semel.core.events import lasting_name, name_of
 from semel.core.flow import Flow, FlowContext, Work
-from semel.core.functions import check_function, signature_of
+from semel.core.functions import annotations_of, check_function, signature_of
 from semel.core.keys import (
     Key,
     check,
@@ -33,6 +34,8 @@ from semel.model import MISSING
 if TYPE_CHECKING:
     from inspect import Signature
 
+    from semel.core.heartbeat import TaskHeartbeat
+
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -48,6 +51,9 @@ class All(msgspec.Struct, frozen=True):
 
 ALL: Final = All()
 """Every argument makes up the payload, but for self and cls."""
+
+# A process has fewer functions that are steps; one that makes functions of texts has no end of them.
+MOST_STEPS: Final = 256
 
 # What a method's first parameter is called.
 OBJECTS: Final = frozenset({"self", "cls"})
@@ -68,6 +74,8 @@ class Once:
         self._context = context
         self._templates: dict[str, str] = {}
         """Whose each template is, by the function's module and name."""
+        self._steps: dict[tuple[Any, ...], Protected] = {}
+        """How functions are called as steps, by what two functions have in common that are written alike."""
 
     def __repr__(self) -> str:
         return f"<Once on {self._context.store!r}>"
@@ -146,7 +154,8 @@ class Once:
         protected = getattr(function, "__semel__", None)
         if protected is None:
             protected = Protected(self._context, policy_of({}, self._context.ledger.horizon), function)
-        return cast("R", protected.under(key, _with_self(function, args), kwargs))
+            return cast("R", protected.under(key, function, args, kwargs))
+        return cast("R", protected.under(key, protected.function, _with_self(function, args), kwargs))
 
     def step(
         self, name: str | tuple[Any, ...], function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
@@ -164,9 +173,14 @@ class Once:
         if run.protected:
             # The work's own time to live has been held against its horizon already.
             options = {"lease": claim.lease, "ttl": claim.ttl, "horizon": claim.ttl}
-        policy = policy_of(options, self._context.ledger.horizon)
-        protected = Protected(self._context, policy, function)
-        return cast("R", protected.under(key, args, kwargs))
+        kind = (*options.values(), *_written_as(function))
+        protected = self._steps.get(kind)
+        if protected is None:
+            policy = policy_of(options, self._context.ledger.horizon)
+            protected = Protected(self._context, policy, function)
+            if len(kind) > len(options) and len(self._steps) < MOST_STEPS:
+                self._steps[kind] = protected.without_function()
+        return cast("R", protected.under(key, function, args, kwargs))
 
     def running(
         self, *parts: Any, fingerprint: str | None = None, returns: Any = Any, **options: Unpack[Options]
@@ -207,7 +221,7 @@ class Protected:
         signature = signature_of(function)
         context = context.about(name_of(function))
         self._flow = Flow(context, policy, decoder_for(Any))
-        self._function = function
+        self.function: Callable[..., Any] = function
         self.is_async: bool = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
         self.name: str = getattr(function, "__qualname__", repr(function))
         if inspect.iscoroutinefunction(policy.resolver) and not self.is_async:
@@ -228,7 +242,7 @@ class Protected:
             self._learn_type()
 
     def __repr__(self) -> str:
-        name = getattr(self._function, "__qualname__", repr(self._function))
+        name = getattr(self.function, "__qualname__", repr(self.function))
         maker = getattr(self._key_maker, "__qualname__", repr(self._key_maker))
         key = (
             repr(self._template) if self._template else "its arguments" if self._key_maker is None else maker
@@ -239,7 +253,7 @@ class Protected:
         """The function as its callers know it."""
         bind, identify = self._bind, self._identify
         person = None if self._subject is None else self._person
-        function, replay, run, arun = self._function, self._flow.replay, self._flow.run, self._flow.arun
+        function, replay, run, arun = self.function, self._flow.replay, self._flow.run, self._flow.arun
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -264,8 +278,17 @@ class Protected:
         wrapper.__semel__ = self
         return cast("Callable[..., Any]", wrapper)
 
-    def under(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run once under this key."""
+    def without_function(self) -> Protected:
+        """Forget the function, which may close over anything; `under` is given others that are like it."""
+        if not self._typed:
+            self._learn_type()
+        self.function = _given
+        return self
+
+    def under(
+        self, key: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a function once under this key: this one, or one that is written alike."""
         if not self._typed:
             self._learn_type()
         flow = self._flow
@@ -273,7 +296,7 @@ class Protected:
         # Asked by the key itself: one that is hidden does not tell whose step it is.
         subject = self._person(args, kwargs) or subject_of_step(self._name(key))
         fingerprint = self._print(self._bind(*args, **kwargs))
-        return self._run(id, fingerprint, subject, self._function, args, kwargs)
+        return self._run(id, fingerprint, subject, function, args, kwargs)
 
     def answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run once as any call does, and tell whether the function itself began."""
@@ -283,7 +306,7 @@ class Protected:
         def noted(*args: Any, **kwargs: Any) -> Any:
             nonlocal ran
             ran = True
-            return self._function(*args, **kwargs)
+            return self.function(*args, **kwargs)
 
         async def awaited(value: Awaitable[Any]) -> Answer[Any]:
             return Answer(await value, ran)
@@ -326,11 +349,11 @@ class Protected:
             raise errors.InvalidKey(
                 f"{self.name} {lacks}: give it a template, or call it with once.call(key, {self.name}, ...)"
             )
-        return f"{self._prefix}{part(lasting_name(self._function))}:{printed}"
+        return f"{self._prefix}{part(lasting_name(self.function))}:{printed}"
 
     def _learn_type(self) -> None:
         """Find the type of the result; an annotation may name a class that is defined after the function."""
-        returns = returns_of(self._function) if self._returns is MISSING else self._returns
+        returns = returns_of(self.function) if self._returns is MISSING else self._returns
         if returns is UNRESOLVED:
             raise errors.InvalidOption(
                 f"the return annotation of {self.name} names what does not exist: pass returns=..."
@@ -343,19 +366,20 @@ class Block:
     """Blocks of work under one policy, each with a key of its own."""
 
     def __init__(self, flow: Flow) -> None:
-        self._flow = flow
+        self.flow = flow
         self.policy: Policy = flow.policy
 
     def lasting(self, lease: Seconds) -> Block:
         """These blocks with a lease that nothing renews, for work that is known to be over by then."""
-        flow = self._flow
+        flow = self.flow
         held, _ = lease_and_ttl(lease, flow.policy.ttl)
         policy = msgspec.structs.replace(flow.policy, lease=held, heartbeat=False)
         return Block(Flow(flow.context, policy, flow.decoder))
 
     def running(self, key: str, fingerprint: str | None = None) -> Running:
         """`with block.running(key) as run`: one of them, as a `with` block."""
-        return Running(self._flow, *self._named(key), fingerprint)
+        self.identify(key)  # raises what is wrong with the key before the block begins
+        return Running(self, key, fingerprint)
 
     def run(
         self,
@@ -371,8 +395,8 @@ class Block:
         `subject` is whom it is about.
         """
         try:
-            _, id, person = self._named(key, subject)
-            return self._flow.run(id, fingerprint, person, function, args, {})
+            _, id, person = self.identify(key, subject)
+            return self.flow.run(id, fingerprint, person, function, args, {})
         except errors.SemelError as error:
             return Raised(error, begun=False)
 
@@ -386,99 +410,177 @@ class Block:
     ) -> WorkResult:
         """One of them as an async function, and what came of it: an error is given, and not raised."""
         try:
-            _, id, person = self._named(key, subject)
-            return await self._flow.arun(id, fingerprint, person, function, args, {})
+            _, id, person = self.identify(key, subject)
+            return await self.flow.arun(id, fingerprint, person, function, args, {})
         except errors.SemelError as error:
             return Raised(error, begun=False)
 
     def shown(self, key: str) -> str:
         """A key as it is kept: hidden where the policy says so."""
-        return self._named(key)[0]
+        return self.identify(key)[0]
 
-    def _named(self, key: str, subject: str | None = None) -> tuple[str, str, str | None]:
-        """The key as it is kept, its qualified name, and the person it is about."""
-        ledger, policy = self._flow.context.ledger, self.policy
-        id, about = ledger.name(key), subject or policy.subject
-        person = subject_of_step(id) if about is None else ledger.subject(about)
-        if not policy.hide_key:
+    def identify(self, key: str, subject: str | None = None) -> tuple[str, str, str | None]:
+        """Return the key as it is stored, its qualified name, and the hash of its subject."""
+        ledger = self.flow.context.ledger
+        id, about = ledger.prefix + check(key), subject or self.policy.subject
+        person = None if about is None else ledger.subject(about)
+        if not self.policy.hide_key:
             return key, id, person
-        shown = _shown(key, policy, ledger)
-        return shown, ledger.name(shown), person
+        # Looked up by the key itself: a hidden one does not say whose step it is.
+        person = subject_of_step(id) if about is None else person
+        shown = _shown(key, self.policy, ledger)
+        return shown, ledger.prefix + shown, person
 
 
 class Running:
-    """`with once.running(...) as run`: the block is the work, and `run.result` what comes of it."""
+    """A block of work: `with once.running(...) as run`, and `run.result` is its result.
 
-    def __init__(self, flow: Flow, key: str, id: str, subject: str | None, fingerprint: str | None) -> None:
-        self._flow = flow
-        self._key = key
-        self._store = flow.context.store
-        self._asked = id, fingerprint, subject
-        self._steps: Steps[WorkResult] = None  # type: ignore[assignment]  # until the block is entered
-        self._run: Run = None  # type: ignore[assignment]
+    `claim` and `end` do the same for a caller that is no block, and return the ledger's errors. An
+    interruption at any line withdraws the claim: so `claim`, `end` and `__exit__` begin with `try`.
+    """
+
+    run: Run
+    is_open = False
+    """Whether the work has begun, and not ended."""
+    _steps: Steps[WorkResult] | None = None
+    _heartbeat: TaskHeartbeat | None = None
+
+    def __init__(self, block: Block, key: str, fingerprint: str | None) -> None:
+        self.block = block
+        self.key = key
+        self.fingerprint = fingerprint
+
+    def claim(self) -> WorkResult | None:
+        """Begin the work; or return the outcome of an earlier call, or the error that prevents it."""
+        try:
+            flow = self.block.flow
+            _, id, subject = self.block.identify(self.key)
+            self._steps = flow.steps(id, self.fingerprint, BLOCK, subject)
+            step = advance(self._steps, flow.context.store, on_error=flow.on_error)
+            if type(step) is not Call:
+                return step  # type: ignore[no-any-return]  # the steps are over
+            self.run = step.work()
+            flow.begin(self.run)
+            self.is_open = True
+        except BaseException as error:
+            self._roll_back(error)
+            if not isinstance(error, errors.SemelError):
+                raise
+            return Raised(error, begun=False)
+        return None
+
+    def end(self, error: BaseException | None) -> errors.SemelError | None:
+        """End the work with its result or this error; return why the ledger could not store the result."""
+        try:
+            if not self.is_open or self._steps is None:
+                return None
+            self.is_open = False
+            flow = self.block.flow
+            flow.end(self.run)
+            result = self.run.result
+            reply = Returned(None if result is MISSING else result) if error is None else Raised(error)
+            done = advance(self._steps, flow.context.store, reply=reply, on_error=flow.on_error)
+        except BaseException as problem:
+            self._roll_back(problem)
+            if not isinstance(problem, errors.SemelError):
+                raise
+            return problem
+        return None if error is not None else _problem(done)
+
+    async def aclaim(self) -> WorkResult | None:
+        """Begin async work; or return the outcome of an earlier call, or the error that prevents it."""
+        flow = self.block.flow
+        _, id, subject = self.block.identify(self.key)
+        self._steps = flow.steps(id, self.fingerprint, BLOCK, subject)
+        try:
+            step = await aadvance(self._steps, flow.context.store, on_error=flow.on_error)
+        except errors.SemelError as error:
+            return Raised(error, begun=False)
+        if type(step) is not Call:
+            return step  # type: ignore[no-any-return]  # the steps are over
+        run = self.run = step.work()
+        self._heartbeat = flow.abegin(run)
+        self.is_open = True
+        return None
+
+    async def aend(self, error: BaseException | None) -> errors.SemelError | None:
+        """End async work with its result or this error; return why the ledger could not store the result."""
+        if not self.is_open or self._steps is None:
+            return None
+        self.is_open = False
+        flow, run = self.block.flow, self.run
+        lost = flow.aend(run, self._heartbeat, error)
+        failed, result = error if lost is None else lost, run.result
+        reply = Returned(None if result is MISSING else result) if failed is None else Raised(failed)
+        try:
+            done = await aadvance(self._steps, flow.context.store, reply=reply, on_error=flow.on_error)
+        except errors.SemelError as problem:
+            return problem
+        if lost is not None:
+            lost.__cause__ = error
+            return lost
+        return None if error is not None or type(done) is Returned else _problem(done)
 
     def __enter__(self) -> Run:
-        try:
-            self._run = self._begun(advance(self._started(), self._store, on_error=self._flow.on_error))
-            self._flow.begin(self._run)
-        except BaseException as error:
-            self._torn(error)
-            raise
-        return self._run
+        if (done := self.claim()) is not None:
+            raise self._already_done(done)
+        return self.run
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
-            self._flow.end(self._run)
-            ended = advance(self._steps, self._store, reply=self._done(error), on_error=self._flow.on_error)
-            self._ended(ended, error)
-        except BaseException as problem:
-            self._torn(problem)
+            problem = self.end(error)
+        except BaseException as interruption:
+            self._roll_back(interruption)
             raise
-
-    def _torn(self, error: BaseException) -> None:
-        """Give back what was claimed, where an interruption came before the block, or after it."""
-        if self._steps is not None and not isinstance(error, UNINTERRUPTED):
-            advance(self._steps, self._store, failed=error, on_error=self._flow.on_error)
+        if problem is not None:
+            raise problem
 
     async def __aenter__(self) -> Run:
-        self._run = self._begun(await aadvance(self._started(), self._store, on_error=self._flow.on_error))
-        self._heartbeat = self._flow.abegin(self._run)
-        return self._run
+        if (done := await self.aclaim()) is not None:
+            raise self._already_done(done)
+        return self.run
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        lost = self._flow.aend(self._run, self._heartbeat, error)
-        reply = self._done(lost or error)
-        ended = await aadvance(self._steps, self._store, reply=reply, on_error=self._flow.on_error)
-        if lost is not None:
-            raise lost from error
-        self._ended(ended, error)
+        if (problem := await self.aend(error)) is not None:
+            raise problem
 
-    def _started(self) -> Steps[WorkResult]:
-        id, fingerprint, subject = self._asked
-        self._steps = self._flow.steps(id, fingerprint, Work(_block_begins), subject)
-        return self._steps
+    def _roll_back(self, error: BaseException) -> None:
+        """Release what was claimed, if an interruption came before the work or after it."""
+        steps: Any = self._steps
+        if steps is not None and steps.gi_frame is not None and not isinstance(error, UNINTERRUPTED):
+            flow = self.block.flow
+            advance(steps, flow.context.store, failed=error, on_error=flow.on_error)
 
-    def _begun(self, step: Call | Returned | Raised) -> Run:
-        if isinstance(step, Call):
-            run: Run = step.work()
-            return run
-        raise errors.AlreadyDone(self._key, _given(step), step.record)  # type: ignore[union-attr]  # given
+    def _already_done(self, done: WorkResult) -> errors.AlreadyDone:
+        value, record = _given(done), done.record  # type: ignore[union-attr]  # it is Returned
+        return errors.AlreadyDone(record.key, value, record)
 
-    def _done(self, error: BaseException | None) -> Returned | Raised:
-        if error is not None:
-            return Raised(error)
-        return Returned(None if self._run.result is MISSING else self._run.result)
 
-    def _ended(self, done: Returned | Raised, error: BaseException | None) -> None:
-        # An error of the block's own goes on by itself.
-        if error is None:
-            _given(done)
+def _problem(done: WorkResult) -> errors.SemelError | None:
+    """Return the ledger's error, if the work is done and its result could not be stored."""
+    error = None if isinstance(done, Returned) else done.error
+    if error is None or isinstance(error, errors.SemelError):
+        return error
+    raise error
 
 
 def _with_self(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a protected function, with the object that a method is bound to in front."""
     me = getattr(function, "__self__", None)
     return args if me is None or not hasattr(function, "__semel__") else (me, *args)
+
+
+def _written_as(function: Any) -> tuple[Any, ...]:
+    """Return what functions have in common that are called alike as steps; nothing for an unusual function.
+
+    Functions that are made again for each call share their code. What they close over differs, and so may
+    defaults, and names in an annotation that is a text.
+    """
+    plain = getattr(function, "__func__", function)
+    if type(plain) is not FunctionType or plain.__defaults__ or plain.__kwdefaults__ or plain.__dict__:
+        return ()
+    returns = annotations_of(plain).get("return")
+    return (plain.__code__, plain is function, returns) if isinstance(returns, type | None) else ()
 
 
 def _suggested(function: Any) -> str:
@@ -518,14 +620,18 @@ def _namer(template: str, signature: Signature) -> Callable[[Mapping[str, Any]],
 NAMES = "a person is named by a text, of at most 1024 bytes and without control characters"
 
 
-def _block_begins(run: Run, *_: Any) -> Run:
-    return run
-
-
 def _given(done: WorkResult) -> Any:
     if isinstance(done, Returned):
         return done.value
     raise done.error
+
+
+def _block_begins(run: Run, *_: Any) -> Run:
+    return run
+
+
+BLOCK: Final = Work(_block_begins)
+"""The work of a block, which the caller does: all that a driver can begin is its run."""
 
 
 async def _awaited(done: Awaitable[WorkResult]) -> Any:

@@ -20,10 +20,9 @@ import pytest
 
 from semel.aws import pool
 from semel.aws.boto import BotoWire
-from semel.aws.credentials import Credentials
-from semel.aws.errors import ServiceError
+from semel.aws.environment import Credentials
+from semel.aws.errors import RetryPolicy, ServiceError
 from semel.aws.pool import ConnectionLimits
-from semel.aws.retry import RetryPolicy
 from semel.aws.s3 import S3Overflow
 from semel.aws.wire import Wire
 from semel.core.clock import Clock
@@ -252,7 +251,7 @@ def test_both_transports_say_the_same_of_a_table(transport, call):
     with pytest.raises(ServiceError, match="ResourceNotFoundException"):
         call(transport, "GetItem", {"TableName": "nowhere", "Key": key}, write=False)
     assert transport.time.known
-    assert abs(transport.time.now() - time.time()) < 60
+    assert abs(transport.time.signing() - time.time()) < 60
 
 
 def test_an_answer_of_a_megabyte_comes_whole(wire, dynoxide, call):
@@ -470,7 +469,7 @@ def test_a_machine_whose_clock_is_an_hour_off_is_served(wire, script, call, skew
     assert abs(float(server.asked[1].body[7:-1]) - time.time()) < 60
     assert call(way, "PutItem", {}, write=True) == {}
     assert len(server.asked) == 3
-    assert abs(way.time.now() - time.time()) < 60
+    assert abs(way.time.signing() - time.time()) < 60
 
 
 def test_a_clock_that_a_test_moves_signs_with_the_real_time(wire, script, call):
@@ -479,7 +478,7 @@ def test_a_clock_that_a_test_moves_signs_with_the_real_time(wire, script, call):
     way = wire(server.url, clock=clock)
     assert call(way, "PutItem", {}, write=True) == {}
     assert len(server.asked) == 1
-    assert way.time.now() == clock.now()
+    assert way.time.span() == (clock.now(), clock.now())
 
 
 # Connections
@@ -598,13 +597,13 @@ def test_whoever_gets_no_connection_is_told_to_allow_for_more(wire, script):
     full = "all 1 connections were in use for 0.1 s: allow for more"
     waiter = Waiter()
     with waiter.held:
-        way._pool._semaphore.acquire(waiter, 0)
+        way._session.pool._places.acquire(waiter, 0)
         with pytest.raises(StoreUnavailable, match=full):
             way.call("GetItem", {}, write=False)
 
     async def ask():
         await way.acall("GetItem", {}, write=False)
-        async with way._async_pool._loops.here()._slots:
+        async with way._session.pool._loops.here()._places:
             await way.acall("GetItem", {}, write=False)
 
     with pytest.raises(StoreUnavailable, match=full):
@@ -783,7 +782,7 @@ def test_a_loop_goes_on_while_credentials_are_fetched(wire, script):
 
 FORKING = """
 import asyncio, os, sys, warnings
-from semel.aws.credentials import Credentials
+from semel.aws.environment import Credentials
 from semel.aws.wire import Wire
 
 warnings.simplefilter("error")

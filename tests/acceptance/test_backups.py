@@ -18,7 +18,7 @@ import pytest
 
 import semel
 from semel.core.clock import Clock
-from semel.provision.builders import ProvisionTarget, opened
+from semel.provision import ProvisionTarget, provision
 from semel.tables import OWN
 from tests.pages import blocks
 from tests.servers.postgres import binaries
@@ -114,8 +114,7 @@ def test_tables_of_postgresql_are_dumped_and_restored_as_the_page_says(postgres:
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
     url = urlunsplit(urlsplit(postgres)._replace(path=f"/{name}"))
-    with opened(ProvisionTarget(url=url, env="prod", tables=OWN, clock=Clock())) as builder:
-        builder.provision(lambda _: None)
+    provision(ProvisionTarget(url=url, env="prod", tables=OWN, clock=Clock()))
     env = {"DATABASE_URL": url, "PATH": str(binaries(tmp_path))}
     with semel.connect(url, env="prod") as s:
         s.ledger.mark_processed("before", ttl=semel.DAY)

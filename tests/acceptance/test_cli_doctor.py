@@ -7,10 +7,10 @@ from contextlib import closing
 import pytest
 
 import semel
-from semel.aws.credentials import Credentials
+from semel.aws.environment import Credentials
 from semel.aws.wire import Wire
 from semel.cli.doctor import LITTLE_ROOM, MOST_SKEW, skew
-from semel.stores.sqlite.address import SQLiteFile
+from semel.stores.sqlite.file import SQLiteFile
 from tests.places import CREDENTIALS, NAMES, open_place
 
 STORES = [name for name in NAMES if name != "memory"]

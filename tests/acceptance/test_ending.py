@@ -109,7 +109,7 @@ def users():
 CREDENTIALS = """
 def users():
     import time
-    from semel.aws.credentials import CredentialCache, Credentials
+    from semel.aws.environment import CredentialCache, Credentials
     held = Credentials("key", "secret", None, time.time() + 60)
     cache = CredentialCache(lambda _: held, time.time)
     cache.load()

@@ -181,7 +181,7 @@ def test_a_slow_commit_of_the_callers_transaction_costs_no_other_holder_its_leas
 def test_callers_that_hold_every_connection_delay_no_renewal(name, way, request, tmp_path, monkeypatch):
     """PostgreSQL keeps connections for renewals; on these stores a renewal opens one if none is idle."""
     place = open_place(name, request, tmp_path)
-    monkeypatch.setattr("semel.stores.redis.pool.TASKS", PLACES)
+    monkeypatch.setattr("semel.stores.redis.connection.TASKS", PLACES)
     monkeypatch.setattr("semel.aws.pool.ConnectionLimits", partial(ConnectionLimits, connections=PLACES))
     with ExitStack() as stack:
         proxy = stack.enter_context(FaultProxy.before(place.server))

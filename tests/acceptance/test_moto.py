@@ -14,13 +14,13 @@ from moto import mock_aws
 
 import semel
 from semel import errors
-from semel.aws.mocked import INVENTED
+from semel.apps.tables import ALCHEMISER
+from semel.aws.environment import INVENTED
 from semel.aws.s3 import S3Overflow
 from semel.aws.sqs import Attributable, Queue
-from semel.provision import OWN
-from semel.provision.builders import ProvisionTarget, opened
+from semel.provision import ProvisionTarget, problems, provision
 from semel.provision.shape import create_request
-from semel.tables.seeds import ALCHEMISER
+from semel.tables import OWN
 from tests.conformance.dynamodb_kit import engine
 
 pytestmark = pytest.mark.seed("A10")
@@ -250,9 +250,8 @@ def test_a_table_that_a_test_made_by_itself_is_used(mocked: None) -> None:
 def test_tables_are_made_and_checked_in_moto(offline: list[Any]) -> None:
     with mock_aws():
         place = ProvisionTarget(url=URL, env=ENV, tables=OWN, clock=semel.Clock())
-        with opened(place) as builder:
-            builder.provision(lambda _: None)
-            assert builder.problems() == []
+        provision(place)
+        assert problems(place) == []
         with semel.connect(URL, env=ENV) as s:
             assert counted(s) == ONCE
     assert offline == []

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 import semel
 from semel.cli.common import StoreOptions, bound
 from semel.service.health import nothing
-from semel.stores.sqlite.address import SQLiteFile
+from semel.stores.sqlite.file import SQLiteFile
 from tests.acceptance.desk import (
     APPS,
     SECRET,

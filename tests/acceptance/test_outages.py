@@ -107,7 +107,15 @@ def endure(place, lane):
         FaultProxy.before(place.server) as proxy,
         closing(place.open(server=proxy.url(place.server))) as own,
     ):
-        s, together = semel.Semel(own, env=place.env), threading.Barrier(THREADS, lambda: go_away(proxy))
+        s, healing = semel.Semel(own, env=place.env), []
+
+        def outage() -> None:
+            """Take the store away, and bring it back a little later: never the other way round."""
+            go_away(proxy)
+            healing.append(threading.Timer(rng.uniform(0.1, LONGEST_OUTAGE), proxy.heal))
+            healing[-1].start()
+
+        together = threading.Barrier(THREADS, outage)
 
         @s.once("work:{key}", lease=LEASE)
         def work(key: str) -> str:
@@ -116,13 +124,11 @@ def endure(place, lane):
             return f"done {key}"
 
         with ThreadPoolExecutor(THREADS) as threads:
-            for outage in range(OUTAGES):
-                keys = [f"{lane}-{outage}-{thread}" for thread in range(THREADS)]
+            for number in range(OUTAGES):
+                keys = [f"{lane}-{number}-{thread}" for thread in range(THREADS)]
                 answers = [threads.submit(work, key) for key in keys]
-                back = threading.Timer(rng.uniform(0.1, LONGEST_OUTAGE), proxy.heal)
-                back.start()
                 assert [answer.result() for answer in answers] == [f"done {key}" for key in keys]
-                back.join()
+                healing.pop().join()
         assert {s.ledger.get(f"work:{key}").attempt for key in runs} == {1}
     return runs
 

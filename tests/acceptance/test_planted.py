@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
+from semel.apps.tables import SUPPORT_AUDIT, SUPPORT_STATE
 from semel.core.events import Event
 from semel.errors import SemelError
 from semel.gate import Cap
 from semel.model import Abandoned
 from semel.redact import Redactor
-from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_STATE
 from semel.testing import FakeClock
 from tests.amounts import amount
 from tests.places import NAMES, open_place

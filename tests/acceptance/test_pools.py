@@ -16,10 +16,9 @@ from semel.aws import pool as aws_pool
 from semel.core.commands import ABSENT, Get, Put
 from semel.errors import StoreClosed
 from semel.stores.postgres import pool as postgres_pool
-from semel.stores.redis import pool as redis_pool
-from semel.stores.redis.address import Node, parse
-from semel.stores.redis.protocol import RedisRequest, pack
-from semel.stores.sqlite import pool as sqlite_pool
+from semel.stores.redis import connection as redis_pool
+from semel.stores.redis.server import Node, RedisRequest, pack, parse
+from semel.stores.sqlite import file as sqlite_pool
 from semel.tables import DOCUMENTS
 from tests.places import open_place
 
@@ -81,33 +80,31 @@ class Pool:
             case "redis" | "postgres":
                 self.own = store._pool
             case _:
-                self.own = store._transport._pool
+                self.own = store._transport._session.pool
 
     def take(self, until: ExitStack) -> None:
         """Take an idle connection, and hold it until the end."""
         match self._name:
             case "sqlite":
-                until.enter_context(self.own.connection())
+                until.enter_context(self.own.cursor())
             case "redis":
                 # As a thread does that has seen the pool open.
                 taken = [free.pop() for free in list(self.own._free.values()) if free]
                 until.callback(lambda: [one.close() for one in taken])
             case "postgres":
-                session = self.own._take_idle()
+                session, _ = self.own.change(taking=True)
                 if session is not None:
                     until.callback(session.drop)
             case _:
-                connection = self.own._idle.take(self.own._route.monotonic())
+                connection = self.own.take(self.own._route.monotonic())
                 if connection is not None:
                     until.callback(connection.close)
 
     def idle(self) -> int:
         match self._name:
-            case "sqlite" | "postgres":
-                return len(self.own._idle)
             case "redis":
                 return sum(map(len, self.own._free.values()))
-        return len(self.own._idle._connections)
+        return len(self.own._idle)
 
 
 @pytest.fixture(params=MODULES)

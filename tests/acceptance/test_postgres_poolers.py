@@ -143,7 +143,7 @@ def test_a_stricter_isolation_by_default_costs_no_write(url, admin, role, isolat
             closing(PostgresStore(address, env="test", tables=TABLES)) as store,
             ThreadPoolExecutor(4) as threads,
         ):
-            add = Add(THINGS, "hot", "count", 1, {}, dict(LONG))
+            add = Add(THINGS, "hot", "count", 1, dict(LONG))
             assert {type(reply) for reply in threads.map(store.execute, [add] * 100)} == {Applied}
             assert store.execute(Get(THINGS, "hot")).item["count"] == 100
 

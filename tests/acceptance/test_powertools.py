@@ -26,7 +26,7 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 from semel import errors
 from semel.connect import Semel, connect
 from semel.model import Busy, Claimed, Mismatch, Replay
-from semel.stores.dynamodb.layout import title
+from semel.stores.dynamodb.items import title
 from semel.tables.powertools import POWERTOOLS, powertools_key
 from semel.testing import FakeClock
 from semel.testing.conformance.harness import claimed

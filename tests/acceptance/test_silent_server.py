@@ -142,8 +142,8 @@ def test_the_limit_is_ten_seconds_where_nobody_says_otherwise():
     from semel.aws.pool import ConnectionLimits
     from semel.stores.dynamodb.address import parse as dynamodb
     from semel.stores.postgres.address import PostgresAddress
-    from semel.stores.redis.address import parse as redis
-    from semel.stores.sqlite.address import SQLiteFile
+    from semel.stores.redis.server import parse as redis
+    from semel.stores.sqlite.file import SQLiteFile
 
     postgres = PostgresAddress.from_url("postgresql://h/db")
     limits = (dynamodb("dynamodb://"), redis("redis://h"), postgres, SQLiteFile.from_url("sqlite:///a.db"))

@@ -8,10 +8,10 @@ from typing import Any, cast
 import semel
 from semel.apps.household import Household, Settings
 from semel.apps.household.app import PATH
+from semel.apps.tables import RESPONSE_COUNTERS
 from semel.doors.inbox import Message
 from semel.doors.queues.messages import DeliveryResult, Handler
 from semel.periods import Day
-from semel.tables.seeds import RESPONSE_COUNTERS
 from semel.testing import FakeClock
 from tests.standins.telegram import TOKEN, Telegram
 

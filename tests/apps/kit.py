@@ -35,11 +35,11 @@ import semel
 from semel.apps.configuration import Configuration, store_of
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding
+from semel.apps.tables import ALCHEMISER, TABLES
 from semel.core.clock import Clock
-from semel.provision.builders import ProvisionTarget as Site
-from semel.provision.builders import opened
+from semel.provision import ProvisionTarget as Site
+from semel.provision import provision
 from semel.tables import OWN
-from semel.tables.seeds import ALCHEMISER, TABLES
 from tests.doors.sqs_kit import make_queue
 from tests.places import CREDENTIALS
 from tests.servers.absence import served
@@ -237,8 +237,7 @@ class Place:
             for variable, value in self.environ.items():
                 patch.setenv(variable, value)
             site = Site(url=self.url, env=self.env, tables=tables, clock=Clock())
-            with opened(site) as builder:
-                builder.provision(lambda _: None)
+            provision(site)
 
 
 @pytest.fixture(params=["sqlite", "dynamodb+sqs"])

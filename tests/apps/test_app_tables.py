@@ -17,18 +17,18 @@ from semel.apps import stack
 from semel.apps.configuration import gather
 from semel.apps.quill.settings import store_url
 from semel.apps.registry import APPS, deployment
-from semel.apps.tables import deployed, located
-from semel.aws.credentials import Credentials
+from semel.apps.tables import ACTIVITIES, MESSAGES, QUILL, RESPONSE_COUNTERS, SUPPORT_AUDIT
+from semel.apps.titles import deployed, located
+from semel.aws.environment import Credentials
 from semel.aws.wire import Wire
 from semel.cli import main
 from semel.errors import InvalidOption
-from semel.provision import iam
-from semel.provision.formats import logical
+from semel.provision.formats import Role, logical, policy
 from semel.service.runtime import Runtime
 from semel.stores.dynamodb.address import parse, with_titles
-from semel.stores.dynamodb.layout import title
+from semel.stores.dynamodb.items import title
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER, OWN
-from semel.tables.seeds import ACTIVITIES, MESSAGES, QUILL, RESPONSE_COUNTERS, SUPPORT_AUDIT
+from semel.tables.mapping import asked
 from tests.places import CREDENTIALS
 
 # As the settings call them.
@@ -70,7 +70,7 @@ def test_every_table_of_an_application_can_be_named(app: str) -> None:
     assert [title(table, "prod") for table in own] == [f"our-{app}-{name}-prod" for name in NAMES[app]]
     assert [table.name for table in named.tables] == [table.name for table in usual.tables]
     assert named.ledger in named.tables
-    allowed = json.dumps(iam.policy(named.tables, "prod", iam.Role.WORKER))
+    allowed = json.dumps(policy(named.tables, "prod", Role.WORKER))
     for table in usual.tables:
         assert (table in OWN) is (f"/{title(table, 'prod')}" in allowed)
 
@@ -160,7 +160,7 @@ def test_the_table_that_quill_s_variables_make_a_url_of_may_be_named_otherwise()
 
 def test_a_layout_is_named_by_its_own_name() -> None:
     [table] = parse("dynamodb://?layout=quill&tables=quill:our-quill").tables
-    assert (table.holds, table.title) == (LEDGER, "our-quill")
+    assert (asked(table), table.title) == (LEDGER, "our-quill")
     [table] = parse("dynamodb://?layout=quill").tables
     assert table is QUILL
     both = parse("dynamodb://?layout=quill&tables=ledger:our-ledger").tables

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 import semel
+from semel.apps.tables import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 from semel.doors.inbox import open_inbox
 from semel.periods import Day
-from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 from tests.apps.household_kit import ANN, SECRET_TOKEN, awake, update
 from tests.apps.kit import Awaited, Place, Service, found, place  # noqa: F401
 from tests.servers.running import until

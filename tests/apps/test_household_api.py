@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 import semel
 from semel.apps.household.api import router
-from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
+from semel.apps.tables import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 from semel.testing import FakeClock
 from tests.apps.household_kit import ANN, BO, CHAT, Home
 from tests.places import open_place

@@ -12,10 +12,10 @@ from semel.apps.household import aws_lambda
 from semel.apps.household.app import PATH
 from semel.apps.household.settings import Settings
 from semel.apps.settings import from_environment
+from semel.apps.tables import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 from semel.aws.sqs import Queue
-from semel.provision import iam
+from semel.provision.formats import Role, policy
 from semel.tables import OWN
-from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 from semel.testing import FaultProxy
 from tests.apps.household_kit import CHAT, SECRET_TOKEN, awake, update
 from tests.apps.kit import place  # noqa: F401
@@ -179,7 +179,7 @@ def test_the_worker_asks_for_nothing_that_its_policy_does_not_allow(functions, p
     assert len(functions.telegram.sent) == 1
     needed = set().union(*map(asked_for, requests))
     tables = (*OWN, ACTIVITIES, MESSAGES, RESPONSE_COUNTERS)
-    statements = iam.policy(tables, place.env, iam.Role.WORKER)["Statement"]
+    statements = policy(tables, place.env, Role.WORKER)["Statement"]
     allowed = {
         (action.removeprefix("dynamodb:"), resource.partition(":table/")[2])
         for statement in statements

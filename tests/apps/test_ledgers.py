@@ -14,11 +14,11 @@ from semel.apps.keyfile import StoreSecrets
 from semel.apps.ledgers import binding, tables_of
 from semel.apps.registry import APPS, deployment, find
 from semel.apps.sections import StoreSection
+from semel.apps.tables import ACTIVITIES, MESSAGES, PROBE, QUILL, RESPONSE_COUNTERS
 from semel.core.codecs import Encryption
 from semel.service.runtime import Runtime
-from semel.stores.dynamodb.layout import title
+from semel.stores.dynamodb.items import title
 from semel.tables import DOCUMENTS, INBOX, JOURNAL, LEDGER, OWN
-from semel.tables.seeds import ACTIVITIES, MESSAGES, PROBE, QUILL, RESPONSE_COUNTERS
 from tests.places import CREDENTIALS
 from tests.service.echo import Echo
 from tests.service.kit import told

@@ -18,13 +18,13 @@ import semel
 from semel import errors
 from semel.apps.probe import Probe, Settings, aws_lambda
 from semel.apps.probe.orders import duration
-from semel.aws.credentials import Credentials
+from semel.apps.tables import PROBE
+from semel.aws.environment import Credentials
 from semel.aws.wire import Wire
 from semel.core.clock import Clock
 from semel.provision import dynamodb
-from semel.stores.dynamodb.layout import title
+from semel.stores.dynamodb.items import title
 from semel.tables import OWN
-from semel.tables.seeds import PROBE
 from tests.doors.lambda_events import Context, http_api, rest
 from tests.places import CREDENTIALS
 from tests.servers.running import until
@@ -383,7 +383,7 @@ def test_a_store_that_cannot_be_reached_is_told_with_a_pause(caller, s, monkeypa
 
 def test_an_error_of_the_programs_own_is_raised_and_the_key_may_be_used_again(caller, s, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("semel.state.facades.Documents.get", lambda *_: 1 / 0)
+        patch.setattr("semel.state.Documents.get", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             caller.produce("k")
     assert caller.produce("k")[0] == 200

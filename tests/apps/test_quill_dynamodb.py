@@ -17,11 +17,12 @@ from semel.apps.quill import Settings, from_environment, store_url
 from semel.aws.wire import Wire
 from semel.core.clock import Clock
 from semel.doors.queues.messages import Verdict
-from semel.provision.builders import ProvisionTarget as Site
-from semel.provision.builders import opened
+from semel.provision import ProvisionTarget as Site
+from semel.provision import provision
 from semel.service.settings import settings
 from semel.stores.dynamodb.address import parse
 from semel.tables import DOCUMENTS, LEDGER
+from semel.tables.mapping import mapped
 from semel.testing import FakeClock
 from tests.apps.kit import Place, Service, place  # noqa: F401
 from tests.apps.quill_kit import ALOWARE, SECRET, TOKEN, Office, Wall, bearer, call, creation, down, told
@@ -45,8 +46,7 @@ class Desk:
         }
         self._wire = Wire("dynamodb", region="us-west-2", endpoint=endpoint)
         site = Site(url=self.url, env="dev", tables=at(self.url, (LEDGER, DOCUMENTS)), clock=Clock())
-        with opened(site) as builder:
-            builder.provision(lambda _: None)
+        provision(site)
 
     @property
     def url(self) -> str:
@@ -174,7 +174,7 @@ def test_the_service_finds_its_table_by_them(place: Place, tmp_path: Path) -> No
 def test_without_them_it_is_the_documents_table() -> None:
     """`QuillIdempotencyLedger`, where AWS itself is."""
     [table] = parse(store_url({})).tables
-    assert (table.title, table.titled_by) == ("QuillIdempotencyLedger", "DYNAMO_TABLE_NAME")
+    assert (table.title, mapped(table).titled_by) == ("QuillIdempotencyLedger", "DYNAMO_TABLE_NAME")
     assert (parse(store_url({})).region, parse(store_url({})).endpoint) == (None, None)
 
 

@@ -16,6 +16,7 @@ import semel
 from semel.apps.support import Conversation, Decision, Order, Settings, Support, Ticket
 from semel.apps.support.api import router
 from semel.apps.support.app import PATH
+from semel.apps.tables import SUPPORT_AUDIT, SUPPORT_STATE
 from semel.doors.inbox import Inbox, Message, open_inbox
 from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
 from semel.errors import InvalidOption
@@ -23,7 +24,6 @@ from semel.model import NotHappened
 from semel.redact import Redactor
 from semel.stores.memory import MemoryStore
 from semel.stores.shared import tables_of
-from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_STATE
 from semel.telemetry import log_events
 from semel.testing import FakeClock, Faulty
 from tests.standins.richpanel import API_KEY, SHOP_TOKEN, Richpanel, Shop

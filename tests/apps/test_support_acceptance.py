@@ -13,8 +13,8 @@ import pytest
 
 import semel
 from semel.apps.support.app import PATH
+from semel.apps.tables import SUPPORT_AUDIT, SUPPORT_STATE
 from semel.state.journal import Entry
-from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_STATE
 from tests.apps.kit import Awaited, Place, Service, found, place  # noqa: F401
 from tests.servers.running import until
 from tests.standins.richpanel import API_KEY, SHOP_TOKEN, Richpanel, Shop

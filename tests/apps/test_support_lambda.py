@@ -14,11 +14,11 @@ import semel
 from semel.apps.payloads import seconds_of
 from semel.apps.support import aws_lambda
 from semel.apps.support.app import PATH
+from semel.apps.tables import SUPPORT_AUDIT, SUPPORT_EVENTS, SUPPORT_STATE
 from semel.aws.sqs import Queue
 from semel.doors.inbox import open_inbox
 from semel.doors.inbox.worker import MAX_ATTEMPTS
 from semel.errors import InvalidOption
-from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_EVENTS, SUPPORT_STATE
 from tests.doors.lambda_events import Context, alb, batch, http_api, rest, sqs_record
 from tests.doors.sqs_kit import make_queue
 from tests.places import CREDENTIALS, Place, open_place

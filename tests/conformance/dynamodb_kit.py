@@ -3,15 +3,14 @@
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from semel.aws.credentials import Credentials
+from semel.aws.environment import Credentials
 from semel.aws.errors import ServiceError
 from semel.aws.time import ServiceTime
-from semel.aws.transport import Transport, WireStep, WireSteps
-from semel.aws.wire import Wire
+from semel.aws.wire import Transport, Wire, WireStep, WireSteps
 from semel.core.clock import Clock
 from semel.provision.shape import create_request
 from semel.stores.dynamodb import DynamoDBStore
-from semel.stores.dynamodb.layout import title
+from semel.stores.dynamodb.items import title
 from semel.tables import Table
 
 REGION = "eu-north-1"

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import semel
 from semel import Status
+from semel import provision as provisioning
 from semel.cli.app import app
 from semel.core.clock import Clock
 from semel.core.commands import Get, Put, Query
@@ -20,10 +21,10 @@ from semel.core.drive import run_sync
 from semel.errors import InvalidOption, NotProvisioned
 from semel.ops.model import Search
 from semel.ops.questions import BITE, EXAMINED
-from semel.provision.builders import ProvisionTarget, opened
-from semel.stores.postgres.plan import PostgresPlan
+from semel.provision import ProvisionTarget
 from semel.stores.postgres.schema import LOOK_SECONDS
-from semel.stores.sqlite.plan import SQLitePlan, select
+from semel.stores.postgres.statements import PostgresPlan
+from semel.stores.sqlite.statements import SQLitePlan
 from semel.tables import LEDGER, OWN, RECENT
 from semel.testing import FakeClock
 from tests.places import NAMES, open_place
@@ -53,8 +54,7 @@ def s(place, clock):
 def provision(place, **choices):
     """Provision a store as its owner chooses; what was done."""
     target = ProvisionTarget(url=place.url(), env=place.env, tables=OWN, clock=Clock(), **choices)
-    with opened(target) as builder:
-        return builder.provision(lambda _: None)
+    return provisioning.provision(target)
 
 
 def choose(place):
@@ -150,7 +150,7 @@ def test_who_has_not_chosen_it_is_told_how_and_older_records_are_in_it_from_then
 
 @without
 def test_a_store_that_does_not_offer_it_says_why_and_what_to_do(place, s):
-    why = "another round trip" if place.name == "redis" else r"5 write units instead of 2, \$1.88 more"
+    why = "leave their records out" if place.name == "redis" else r"5 write units instead of 2, \$1.88 more"
     for order in ("newest", "oldest"):
         with pytest.raises(InvalidOption, match=f"{why}.*semel export"):
             s.ops.search(Search(order=order))
@@ -243,9 +243,8 @@ def test_the_statements_that_are_printed_have_what_is_chosen(place):
     with psycopg.connect(place.server, autocommit=True) as connection:
         for _ in range(2):
             connection.execute(printed.encode())
-    with opened(chosen(place)) as builder:
-        assert builder.problems() == []
-        assert builder.provision(lambda _: None) == []
+    assert provisioning.problems(chosen(place)) == []
+    assert provisioning.provision(chosen(place)) == []
 
 
 @in_sql
@@ -286,7 +285,7 @@ QUERIES = [
 def test_sqlite_begins_at_the_place_in_the_index_and_sorts_nothing(place, query):
     place.open().close()
     choose(place)
-    sql, values = select(SQLitePlan(LEDGER), query, 1.0)
+    sql, values = SQLitePlan(LEDGER).page(query, 1.0)
     with closing(sqlite3.connect(place.url().removeprefix("sqlite:///"))) as file:
         [plan] = [line for *_, line in file.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
     assert plan.startswith("SEARCH semel_ledger USING INDEX semel_ledger_recent (<expr>=?")

@@ -17,7 +17,7 @@ from fastapi import APIRouter
 from fastapi.testclient import TestClient
 
 import semel
-from semel.aws.credentials import Credentials
+from semel.aws.environment import Credentials
 from semel.aws.errors import ServiceError
 from semel.aws.wire import Wire
 from semel.doors.inbox import Counted, Message
@@ -29,7 +29,7 @@ from semel.service.metrics import Depths, RunningCount
 from semel.service.middleware import RequestMiddleware
 from semel.service.problems import PROBLEMS
 from semel.service.runtime import Runtime
-from semel.stores.dynamodb.layout import title
+from semel.stores.dynamodb.items import title
 from semel.testing import FakeClock, FaultProxy
 from tests.apps.kit import Place
 from tests.servers.absence import served as running

@@ -19,8 +19,7 @@ from semel.model import Claimed
 from semel.ops.model import Action
 from semel.ops.questions import QuestionSteps
 from semel.ops.rates import HOUR, MINUTE, Rates
-from semel.provision.builders import ProvisionTarget
-from semel.provision.builders import opened as provisioning
+from semel.provision import ProvisionTarget, provision
 from semel.service.runtime import Runtime
 from semel.stores.sqlite import SQLiteStore
 from semel.tables import OWN, RECENT
@@ -232,8 +231,7 @@ def test_records_come_in_the_order_of_time_where_the_store_has_it(
 
 
 def choose(target: ProvisionTarget) -> None:
-    with provisioning(target) as builder:
-        builder.provision(lambda _: None)
+    provision(target)
 
 
 def test_a_story_is_told_as_data_and_as_text_and_its_version_is_acted_on(

@@ -21,7 +21,7 @@ from semel import errors
 from semel.apps.configuration import Configuration
 from semel.apps.quill.settings import POWERBI
 from semel.apps.registry import APPS, find
-from semel.aws.credentials import Credentials
+from semel.aws.environment import Credentials
 from semel.cli.common import StoreOptions
 from semel.core.codecs import Encryption
 from semel.dashboard.passwords import PasswordHash, hash_password
@@ -31,7 +31,7 @@ from semel.service import logs, sample_data
 from semel.service.app import create_app
 from semel.service.runtime import Runtime
 from semel.stores.postgres.address import PostgresAddress
-from semel.stores.redis.address import parse as redis_address
+from semel.stores.redis.server import parse as redis_address
 from tests.service.kit import told
 
 MARK = "hunter2-nobody-may-read"

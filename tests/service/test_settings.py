@@ -183,10 +183,10 @@ def test_what_cannot_be_read_is_refused_by_name_and_place(
         ),
         ("[service]\nshare = 0", f"service.share{FILE}Expected `float` > 0.0"),
         ("[service]\nshare = 2", f"service.share{FILE}Expected `float` <= 1.0"),
-        ("[apps.echo]\n[inbox.echo]\nqueue = 'x'", f"inbox.echo.queue{FILE}'x' is no URL of a queue"),
+        ("[apps.echo]\n[inbox.echo]\nqueue = 'x'", f"inbox.echo.queue{FILE}'x' is not the URL of a queue"),
         (
             f"[apps.echo]\n[inbox.echo]\nqueue = '{QUEUE}.fifo'\ndead_letters = 'x'",
-            f"inbox.echo.dead_letters{FILE}'x' is no URL of a queue",
+            f"inbox.echo.dead_letters{FILE}'x' is not the URL of a queue",
         ),
         (f"[apps.echo]\n[inbox.echo]\nqueue = '{QUEUE}'", f"inbox.echo.queue{FILE}{QUEUE} keeps no order"),
         ("[apps.echo]\n[inbox.echo]\nshards = 0", f"inbox.echo.shards{FILE}Expected `int` >= 1"),

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from semel.core import flow, ledger, lifecycle, running
-from semel.core.commands import AllOf, Past
-from semel.stores import memory
+from semel.core.commands import ABSENT
 from semel.testing import simulate
 
 # Most are missed within a hundred worlds, the rarest within two thousand; `pytest -rP` shows where. More are
@@ -13,53 +12,51 @@ from semel.testing import simulate
 ENOUGH = 20_000
 
 
-class Hasty(lifecycle.Move, frozen=True, kw_only=True):
-    """A move that does not look at the lease."""
-
-    def condition(self, token):
-        clauses = super().condition(token).conditions
-        return AllOf(tuple(clause for clause in clauses if type(clause) is not Past))
-
-
 class Tokenless(lifecycle.Move, frozen=True, kw_only=True):
     """A move that does not look at the token."""
 
-    def condition(self, token):
-        return AllOf(self.fixed)
+    def expects(self, token, status=None):
+        return {"status": super().expects(token, status)["status"]}
+
+
+class Stateless(lifecycle.Move, frozen=True, kw_only=True):
+    """A move that does not look at the status."""
+
+    def expects(self, token, status=None):
+        return {"token": token}
 
 
 def without_token(name):
-    def remove(patch):
-        patch.setattr(lifecycle, name, Tokenless(**msgspec.structs.asdict(getattr(lifecycle, name))))
+    return lambda patch: patch.setattr(
+        lifecycle, name, Tokenless(**msgspec.structs.asdict(getattr(lifecycle, name)))
+    )
 
-    return remove
+
+def without_status(name):
+    return lambda patch: patch.setattr(
+        lifecycle, name, Stateless(**msgspec.structs.asdict(getattr(lifecycle, name)))
+    )
 
 
-def without_lease(*names):
-    def remove(patch):
-        for name in names:
-            patch.setattr(lifecycle, name, Hasty(**msgspec.structs.asdict(getattr(lifecycle, name))))
+def reading_without(attribute):
+    """A take-over, or another move on what was read, that does not look at this attribute."""
+    as_read = ledger.as_read
 
-    return remove
+    def blind(record):
+        return {name: value for name, value in as_read(record).items() if name != attribute}
+
+    return lambda patch: patch.setattr(ledger, "as_read", blind)
 
 
 def replaced(where, name, stand_in):
     return lambda patch: patch.setattr(where, name, stand_in)
 
 
-def all_of(*removals):
-    def remove(patch):
-        for each in removals:
-            each(patch)
-
-    return remove
-
-
 def never(*_):
     return False
 
 
-def give_up_waiting(self, id, terms, busy, pending):
+def give_up_waiting(self, id, busy, pending):
     yield from self._ledger.settled(id, self.policy.patience)
     return busy, 0.0
 
@@ -74,8 +71,14 @@ def renewed_when_answered(self, sent):
     self.due = sent + self.claim.lease / running.RENEWALS_PER_LEASE
 
 
-def sent_once(command):
-    return (yield command)
+def start_over_anything(self, expired=None):
+    self.attempt, self.lapsed, self.before = 1, False, None
+    self.expect = ABSENT if expired is None else {}
+
+
+def not_sent_again(command, unknown):
+    yield from ()
+    raise unknown
 
 
 # Each: what is taken away, and the invariants of which one is then broken.
@@ -86,18 +89,22 @@ GUARDS = {
     "token on renew": (without_token("RENEW"), {"one holder"}),
     "token on lapse": (without_token("LAPSE"), {"one holder"}),
     "token on doubt": (without_token("DOUBT"), {"one holder"}),
-    "token on reclaim": (without_token("RECLAIM"), {"attempts", "one holder"}),
-    "token on take-over": (without_token("TAKE_OVER"), {"attempts"}),
-    "own token of a claim": (replaced(ledger, "_owned", never), {"own token"}),
-    "own work of a holder": (replaced(ledger, "was_made", never), {"own token"}),
-    "lease in what was read": (replaced(ledger, "is_running", never), {"progress"}),
-    "lease in the take-over": (without_lease("TAKE_OVER"), {"one holder"}),
-    "lease in the hold": (without_lease("HOLD"), {"one holder"}),
-    "lease everywhere": (
-        all_of(replaced(ledger, "is_running", never), without_lease("TAKE_OVER", "HOLD", "EXHAUST_LAPSED")),
-        {"one holder"},
+    "status on complete": (without_status("COMPLETE"), {"one result", "kept failure", "one holder"}),
+    "status on release": (without_status("RELEASE"), {"one result", "kept failure", "one holder"}),
+    "token on take-over": (reading_without("token"), {"attempts", "one holder"}),
+    "status on take-over": (
+        reading_without("status"),
+        {"one result", "kept failure", "unknown", "one holder", "attempts"},
     ),
-    "expiry": (replaced(memory, "alive", lambda table, item, now: item), {"expired"}),
+    "lease on take-over": (reading_without("lease_until"), {"one holder"}),
+    "own token of a claim": (replaced(ledger.PendingClaim, "is_mine", never), {"own token"}),
+    "own work of a holder": (replaced(ledger, "already_applied", never), {"own token"}),
+    "lease in what was read": (replaced(ledger, "is_running", never), {"one holder"}),
+    "expiry": (replaced(ledger, "alive", lambda table, item, now: item), {"expired"}),
+    "end of what expired": (
+        replaced(ledger.PendingClaim, "start", start_over_anything),
+        {"nothing lost", "one holder", "one result"},
+    ),
     "payload": (replaced(ledger, "_differs", never), {"payload"}),
     "waiters take over": (replaced(flow.Flow, "_claim_next", give_up_waiting), {"waiter"}),
     "doubt after an interruption": (
@@ -109,7 +116,7 @@ GUARDS = {
         replaced(running.Run, "renewed", renewed_when_answered),
         {"one holder"},
     ),
-    "writes are sent again": (replaced(ledger, "write", sent_once), {"no surprise"}),
+    "writes are sent again": (replaced(ledger, "resend", not_sent_again), {"no surprise"}),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 import semel
 from semel import errors
 from semel.core import parts
-from semel.core.commands import PRESENT, Applied, Cancelled, Transact, Update
+from semel.core.commands import ANY, PRESENT, Applied, Cancelled, Update
 from semel.core.parts import Part, PartVerdict
 from semel.errors import StoreOutcomeUnknown, StoreUnavailable
 from semel.state import counters, documents, journal
@@ -160,13 +160,12 @@ def torn(self, command):
         refusal = self._refusal(write, now)
         refusals.append(refusal)
         if refusal is None:
-            self._write(write)
+            self.execute(write)
     return Cancelled(now, tuple(refusals)) if any(refusals) else Applied(now)
 
 
-def sent_once(writes):
-    command = writes[0] if len(writes) == 1 else Transact(writes)
-    return (yield command) if writes else None
+def sent_once(command):
+    return (yield command)
 
 
 def without_mark(original):
@@ -185,17 +184,21 @@ def without_mark(original):
 
 
 def unguarded(original):
-    """The parts of a rule, whose writes have no condition."""
+    """The parts of a rule, whose writes expect nothing."""
 
     def made(self, *args, **kwargs):
         part = original(self, *args, **kwargs)
-        writes = tuple(msgspec.structs.replace(write, when=always(write)) for write in part.writes)
-        return Part(writes, part.judge, part.result, part.marked)
+        return Part(tuple(map(always, part.writes)), part.judge, part.result, part.marked)
 
     def always(write):
-        return PRESENT if type(write) is Update else None
+        return msgspec.structs.replace(write, expect=PRESENT if type(write) is Update else ANY)
 
     return made
+
+
+def uncapped(original):
+    """The writes that count, without their cap."""
+    return lambda *args, **kwargs: msgspec.structs.replace(original(*args, **kwargs), cap=None)
 
 
 def replaced(where, name, stand_in):
@@ -213,12 +216,12 @@ GUARDS = {
         {"all or none", "decisions", "the cap"},
     ),
     "version of a document": (
-        wrapped(documents.DocumentSteps, "_rewriting", unguarded),
+        wrapped(documents.DocumentSteps, "_rewrite_part", unguarded),
         {"all or none", "decisions", "visits"},
     ),
-    "own mark on a document": (replaced(documents, "_mine", lambda refused, mark: False), {"visits"}),
-    "own mark on an entry": (wrapped(journal.JournalSteps, "_adding", without_mark), {"visits"}),
-    "room under the cap": (wrapped(counters.CounterSteps, "_charging", unguarded), {"the cap"}),
+    "own mark on a document": (wrapped(documents.DocumentSteps, "_rewrite_part", without_mark), {"visits"}),
+    "own mark on an entry": (wrapped(journal.JournalSteps, "_entry_part", without_mark), {"visits"}),
+    "room under the cap": (wrapped(counters.CounterSteps, "adding", uncapped), {"the cap"}),
     "an ended claim tells of the rest": (
         replaced(parts, "_was_made", lambda chosen, verdicts: PartVerdict.MADE in verdicts.values()),
         {"all or none"},
@@ -227,7 +230,7 @@ GUARDS = {
         replaced(parts, "_was_made", lambda chosen, verdicts: False),
         {"all or none"},
     ),
-    "writes are sent again": (replaced(parts, "_sent", sent_once), {"no surprise"}),
+    "writes are sent again": (replaced(parts, "send", sent_once), {"no surprise"}),
 }
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from semel import errors
+from semel.apps.tables import ACTIVITIES
 from semel.core.codecs import Body, decoder_for
 from semel.core.commands import TRIES, Applied, Get, Query, Steps, Time, Transact
 from semel.core.parts import alone
@@ -31,12 +32,10 @@ from semel.model import Claimed
 from semel.periods import Day
 from semel.state.counters import CHARGED, CounterSteps
 from semel.state.documents import DocumentSteps
-from semel.state.journal import BOOKS, JournalSteps
+from semel.state.journal import BOOKS, JournalSteps, Ulids, milliseconds, ulid_of
 from semel.state.switches import SwitchCache, SwitchSteps
-from semel.state.transaction import Parts, Rules
-from semel.state.ulids import Ulids, milliseconds, text
+from semel.state.transaction import Parts, Rules, TransactionBuilder
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
-from semel.tables.seeds import ACTIVITIES
 from semel.testing.simulation.network import SOON, CountingEvents, Network, SimulatedProcess
 from semel.testing.simulation.operation import SimulatedOperation
 
@@ -64,7 +63,7 @@ class SeededUlids(Ulids):
     def make(self, at: float) -> str:
         """An id for an event of this moment."""
         self._made += 1
-        return text(milliseconds(at), self._made)
+        return ulid_of(milliseconds(at), self._made)
 
 
 class TransactionWorld(Network):
@@ -144,10 +143,10 @@ class TransactionWorld(Network):
     def _retrying(self, gather: Callable[[Parts], object]) -> Steps[None]:
         """Make a transaction; where nobody can tell whether it was made, make the whole of it again."""
         for left in reversed(range(COMMIT_TRIES)):
-            parts = Parts(self.rules)
+            parts = Parts(self.rules, TransactionBuilder(self.token))
             gather(parts)
             try:
-                return (yield from parts.gathered.commit())
+                return (yield from parts.builder.commit())
             except errors.StoreOutcomeUnknown:
                 self.count("blocks tried again")
                 if not left:

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 
 from semel.aws.wire import Wire
-from semel.core.commands import Begins, Query, Transact
+from semel.core.commands import Query, Transact
 from semel.errors import StoreOutcomeUnknown, StoreUnavailable
 from semel.tables import OWN
 from semel.testing import FakeClock, Faulty
@@ -95,7 +95,7 @@ def everything(do):
     """All that there is in the scope of a `do`."""
     s = do.s
     prefix = s.ledger.steps.prefix
-    queries = [Query(table, where=Begins(table.partition, prefix), limit=1000) for table in OWN]
+    queries = [Query(table, prefix=prefix, limit=1000) for table in OWN]
     return [item for query in queries for item in s.store.execute(query).items]
 
 

@@ -4,7 +4,7 @@ import json
 import sqlite3
 from contextlib import closing
 
-from semel.aws.credentials import Credentials
+from semel.aws.environment import Credentials
 from semel.aws.wire import Wire
 
 

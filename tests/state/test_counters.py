@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 import semel
-from semel.core.commands import Cancelled, Get, Transact
+from semel.apps.tables import MESSAGES, RESPONSE_COUNTERS
+from semel.core.commands import Cancelled, Get, Transact, read
 from semel.core.drive import drive
 from semel.errors import (
     CapReached,
@@ -20,9 +21,8 @@ from semel.errors import (
 )
 from semel.periods import Day, Hour, Month, Week
 from semel.state.counters import Charged
-from semel.stores.dynamodb.layout import title
+from semel.stores.dynamodb.items import title
 from semel.tables import COUNTERS
-from semel.tables.seeds import MESSAGES, RESPONSE_COUNTERS
 from semel.testing import FaultProxy, Faulty
 from tests.places import NAMES
 from tests.state.crowds import (
@@ -64,12 +64,7 @@ def used(do, name="replies", **options):
 def stored(place, clock, do, entry, name="replies"):
     """The item of a counter as the store has it."""
     key = do.s.counters.steps.realm.name(name)
-    return drive(_got(Get(COUNTERS, key, entry)), do.s.store)
-
-
-def _got(command):
-    found = yield command
-    return found.item
+    return drive(read(Get(COUNTERS, key, entry)), do.s.store).item
 
 
 # Periods

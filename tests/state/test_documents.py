@@ -12,14 +12,14 @@ import pytest
 
 import semel
 from semel import errors
-from semel.aws.credentials import Credentials
+from semel.apps.tables import SUPPORT_STATE
+from semel.aws.environment import Credentials
 from semel.aws.wire import Wire
 from semel.core.commands import Put
 from semel.core.drive import leave
-from semel.stores.dynamodb.layout import title
+from semel.stores.dynamodb.items import title
 from semel.tables import DOCUMENTS
-from semel.tables.seeds import SUPPORT_STATE
-from semel.testing import Faulty
+from semel.testing import FakeClock, Faulty
 from tests.places import NAMES, open_place
 
 DAY = 86400
@@ -725,3 +725,11 @@ def test_a_document_with_a_subject_needs_a_secret_and_is_found_by_it(do, place):
     anonymous = semel.Semel(do.s.store, env=place.env)
     with pytest.raises(errors.UsageError, match="needs a secret"):
         anonymous.documents.put("c1", {"n": 1}, subject="ann@example.com")
+
+
+def test_an_expired_document_is_not_there_to_be_deleted():
+    clock = FakeClock()
+    with semel.connect("memory:", clock=clock) as s:
+        s.documents.put("d", {"n": 1}, ttl=60)
+        clock.advance(61)
+        assert not s.documents.delete("d")

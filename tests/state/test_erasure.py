@@ -9,21 +9,23 @@ import pytest
 
 import semel
 from semel import FileOverflow
+from semel.apps.tables import QUILL
 from semel.connect import open_store
 from semel.core.clock import Clock
 from semel.core.codecs import Codec
 from semel.core.commands import Batch, Delete, Get, Put, Update
-from semel.core.ledger import ClaimTerms, opening
+from semel.core.ledger import new_record
+from semel.core.policy import ClaimTerms
+from semel.doors.inbox import Message, open_inbox
 from semel.errors import FailedBefore, ResultNotKept, TableMissing, UsageError
 from semel.model import MISSING, Busy, Failed, Happened, Mismatch, Replay
-from semel.provision.builders import ProvisionTarget as Site
-from semel.provision.builders import opened as building
+from semel.provision import ProvisionTarget as Site
+from semel.provision import provision
 from semel.state import erasure
 from semel.state.erasure import Erasure
 from semel.state.journal import Book
 from semel.stores.memory import MemoryStore
 from semel.tables import DOCUMENTS, LEDGER, Kind, Table
-from semel.tables.seeds import QUILL
 from semel.testing import FakeClock, Faulty
 from tests.places import Forgetful, open_place
 from tests.state import raw
@@ -278,8 +280,11 @@ def test_it_finds_nothing_where_there_is_nothing(do):
 def test_it_goes_through_all_pages_and_tells_how_far_it_is(do, place):
     """More than a thousand records; where that takes long, somewhat more than a page of them."""
     many = 130 if isinstance(do, Async) or place.name == "ministack" else 1100
-    terms = ClaimTerms(30, 86400, subject=hash_of(do, ANN))
-    done = opening(terms, "t", "w") | {"status": "COMPLETED", "result": ANN.encode(), "encoding": "json"}
+    done = new_record(ClaimTerms(30, 86400), "t", "w", subject=hash_of(do, ANN)) | {
+        "status": "COMPLETED",
+        "result": ANN.encode(),
+        "encoding": "json",
+    }
     rows = [Put(LEDGER, do.s.ledger.steps.name(f"k:{number}"), done) for number in range(many)]
     for start in range(0, many, 100):
         do.s.store.execute(Batch(tuple(rows[start : start + 100])))
@@ -570,8 +575,7 @@ def test_who_keeps_no_documents_needs_no_table_for_them(request, engine, way, cl
         with pytest.raises(TableMissing):
             forget(do)
         table = msgspec.structs.replace(QUILL, title=env, titled_by="")
-        with building(Site(url=url, env=env, tables=(table,), clock=Clock())) as builder:
-            builder.provision(lambda _: None)
+        provision(Site(url=url, env=env, tables=(table,), clock=Clock()))
         claim = do(lambda s: s.ledger.claim("k", subject=ANN))
         do(lambda s: s.ledger.complete(claim, ANN))
         assert forget(do) == Erasure(records=1)
@@ -588,3 +592,14 @@ def test_rows_that_keep_coming_are_told_of(clock):
         assert done.more
         assert done.entries == erasure.PASSES
         assert s.forget_subject("ann") == Erasure(entries=1)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_erased_message_is_done_under_its_own_key_and_other_work_is_not(clock, shared):
+    """An inbox that is not shared has keys of its own, and other work may have the same key as a message."""
+    with semel.connect("memory:", clock=clock, secret=b"s") as s:
+        box = open_inbox(s, "mail", shared=shared)
+        box.put(Message("k", {"name": "ann"}, subject="ann"))
+        assert s.forget_subject("ann").messages == 1
+        assert s.ledger.is_processed(box.record_key("k"))
+        assert s.ledger.is_processed("k") is shared

@@ -3,14 +3,15 @@
 import itertools
 import math
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 import semel
-from semel.core.commands import Cancelled, Equals, Query, Time, Transact, Update
+from semel.apps.tables import MESSAGES, RESPONSE_COUNTERS
+from semel.core.commands import Cancelled, Query, Time, Transact, Update
 from semel.core.drive import drive
 from semel.errors import (
     InvalidKey,
@@ -37,9 +38,8 @@ from semel.periods import Day
 from semel.state import switches
 from semel.state.journal import BOOKS
 from semel.state.switches import SwitchCache
-from semel.stores.dynamodb.layout import title
+from semel.stores.dynamodb.items import title
 from semel.tables import LEDGER
-from semel.tables.seeds import MESSAGES, RESPONSE_COUNTERS
 from semel.testing import Faulty
 from tests.places import NAMES
 from tests.state.conftest import SECRET
@@ -409,7 +409,7 @@ def test_a_decision_without_facts_of_its_own_is_kept(do, noon):
     """One that an earlier version recorded, which did not bind facts to it."""
     first = do(decide("pay:1", CAP))
     id = do(lambda s: s.ledger.get("pay:1>>gate")).id
-    do.s.store.execute(Update(LEDGER, id, {"fingerprint": None}, Equals("token", first.token)))
+    do.s.store.execute(Update(LEDGER, id, {"fingerprint": None}, {"token": first.token}))
     assert do(decide("pay:1", CAP, cents=5)) == first
 
 
@@ -666,13 +666,14 @@ def test_a_decision_is_one_write_and_no_reading(place, way, monkeypatch):
     monkeypatch.setattr(SwitchCache, "watch", lambda *_: None)  # the thread would look in between
     monkeypatch.setattr(switches, "FRESH_SECONDS", math.inf)  # and the machine may be busy for longer
     store = Faulty(place.open())
+    # A decision about a moment that is long over looks whether its total has expired.
+    at = moment(f"{(datetime.now(UTC) + timedelta(days=1)).date()}T12:00")
     with opened(way, store, place) as do:
 
         def ask(key):
             def also(tx, _decision):
                 tx.documents.put(key, {"last": key}, version=0)
 
-            at = moment("2026-05-14T12:00")
             return do(decide(key, CAP, QUIET, SAFE, COOL, at=at, also=also, trace="chat:{chat}", chat=key))
 
         assert ask("reply:1").allowed

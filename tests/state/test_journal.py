@@ -10,12 +10,12 @@ from ulid import ULID
 
 import semel
 from semel import errors
+from semel.apps.tables import ACTIVITIES, MESSAGES, SUPPORT_AUDIT
 from semel.core.commands import Put
 from semel.core.drive import leave
-from semel.state import ulids
-from semel.stores.dynamodb.layout import title
+from semel.state.journal import first_ulid
+from semel.stores.dynamodb.items import title
 from semel.tables import FOREVER
-from semel.tables.seeds import ACTIVITIES, MESSAGES, SUPPORT_AUDIT
 from semel.testing import Faulty
 from tests.places import NAMES, open_place
 from tests.state.test_documents import DYNAMODB, LOSSES, Engine
@@ -440,7 +440,7 @@ def test_an_activity_that_an_earlier_semel_wrote_reads_back(do, clock):
     body = {name: value for name, value in WHAT.items() if name != "type"}
     item = {"userId": 7, "timestamp": clock.now() * 1000, "messageId": 42, "type": "chore", "body": body}
     do.s.store.execute(
-        Put(ACTIVITIES, do.s.journal.steps.realm.name("-42"), item, sort=ulids.first(clock.now()))
+        Put(ACTIVITIES, do.s.journal.steps.realm.name("-42"), item, sort=first_ulid(clock.now()))
     )
     [entry] = do(lambda s: s.journal.on(ACTIVITIES).list("-42")).entries
     assert entry.body == WHAT | {"messageId": 42}

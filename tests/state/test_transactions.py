@@ -10,6 +10,7 @@ import pytest
 
 import semel
 from semel import errors
+from semel.apps.tables import ACTIVITIES
 from semel.connect import open_store
 from semel.core import heartbeat
 from semel.core.commands import Time, Transact, Update
@@ -18,7 +19,6 @@ from semel.core.events import Event, What
 from semel.core.lifecycle import Status
 from semel.model import Claimed
 from semel.stores.memory import MemoryStore
-from semel.tables.seeds import ACTIVITIES
 from semel.testing import FaultProxy, Faulty
 from tests.places import NAMES, open_place
 from tests.state.conftest import Sync
@@ -662,22 +662,10 @@ def test_more_than_dynamodb_takes_is_refused_before_anything_is_sent(way, place,
         do.close()
 
 
-def cluster_store(url, slots, clock):
+def test_a_cluster_makes_all_of_a_scope_s_transaction(way, clock, redis_cluster):
     prefix = f"t{uuid.uuid4().hex[:12]}"
-    return open_store(f"{url}?cluster=yes&prefix={prefix}{slots}", env="test", clock=clock)
-
-
-def test_a_cluster_refuses_what_lies_in_several_slots_and_writes_nothing(way, clock, redis_cluster):
-    do = way(cluster_store(redis_cluster, "", clock), env="test", clock=clock)
-    claim = claim_of(do)
-    with pytest.raises(errors.UsageError, match="slots=scope"):
-        do.transact(lambda tx: deal(tx, claim))
-    assert whole(do) == NOTHING
-    do.close()
-
-
-def test_a_cluster_with_one_slot_for_a_scope_makes_all_of_it(way, clock, redis_cluster):
-    do = way(cluster_store(redis_cluster, "&slots=scope", clock), env="test", clock=clock)
+    store = open_store(f"{redis_cluster}?cluster=yes&prefix={prefix}", env="test", clock=clock)
+    do = way(store, env="test", clock=clock)
     claim = claim_of(do)
     do.transact(lambda tx: deal(tx, claim))
     assert whole(do) == ALL

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 import semel
+from semel.apps.tables import ACTIVITIES, RESPONSE_COUNTERS, SUPPORT_STATE
 from semel.gate import (
     Allowed,
     Cap,
@@ -23,7 +24,6 @@ from semel.state.erasure import Erasure
 from semel.state.journal import Book, Entries, Entry
 from semel.state.switches import Switch
 from semel.state.transaction import Pending, Transaction
-from semel.tables.seeds import ACTIVITIES, RESPONSE_COUNTERS, SUPPORT_STATE
 
 s = semel.connect("memory:", env="dev", scope="acme")
 

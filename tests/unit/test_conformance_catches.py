@@ -12,7 +12,6 @@ import pytest
 from semel.core.commands import (
     Applied,
     Batch,
-    Found,
     Get,
     Many,
     Page,
@@ -60,7 +59,7 @@ class BlindBatch(Altered):
         finds = [super(BlindBatch, self).execute(Get(w.table, w.key, w.sort)) for w in command.writes]
         replies: list[Applied | Refused] = []
         for write, found in zip(command.writes, finds, strict=True):
-            if allowed(write, alive(write.table, found.item, found.now), found.now):
+            if allowed(write, alive(write.table, found.item, found.now)):
                 super().execute(write)
                 replies.append(Applied(found.now, found.item or {}))
             else:
@@ -130,11 +129,11 @@ class AnyAttribute(Altered):
 
 
 class Immortal(Altered):
-    """What has expired is found."""
+    """A query finds what has expired."""
 
     def answer(self, command: Stored, reply: Any) -> Any:
-        if isinstance(command, Get) and isinstance(reply, Found):
-            return Found(reply.now, self._tables.get(command.table.name, {}).get(command.key))
+        if isinstance(command, Query):
+            return Page(reply.now, tuple(self._tables[command.table.name].values()), None)
         return reply
 
 
@@ -169,9 +168,9 @@ PLANTED: dict[type[MemoryStore], tuple[str, dict[str, Any]]] = {
     NoOverflow: ("test_it_has_a_place_for_an_overflow", {}),
     ClosedWrongly: ("test_a_closed_store_says_so", {}),
     NeverClosed: ("test_a_closed_store_says_so", {}),
-    ForgetfulRefusal: ("test_add_stops_at_its_condition", {}),
+    ForgetfulRefusal: ("test_add_stops_at_its_cap", {}),
     AnyAttribute: ("test_an_attribute_that_the_table_lacks_is_refused", {"kind": Put}),
-    Immortal: ("test_a_new_end_is_a_new_life", {}),
+    Immortal: ("test_query_leaves_it_out", {}),
     HalfTransaction: ("test_transact_makes_all_writes_or_none", {}),
     Impatient: ("test_watch_takes_as_long_as_it_was_given", {}),
 }

@@ -244,7 +244,7 @@ def test_a_claim_on_a_store_that_answers_wrongly_names_the_store_and_the_command
 
 
 PUT = Put(LEDGER, "k", {}, ABSENT)
-ADD = Add(COUNTERS, "k", "count", 1, {}, {}, None, "s")
+ADD = Add(COUNTERS, "k", "count", 1, {}, sort="s")
 ALIVE = {"id": "k"}
 
 
@@ -286,7 +286,7 @@ def test_every_wrong_answer_is_told(command: Stored, reply: Any, problem: str) -
         (Get(LEDGER, "k"), Found(0, None)),
         (PUT, Refused(0, ALIVE)),
         (Put(LEDGER, "k", {}, PRESENT), NOTHING),
-        (Update(LEDGER, "k", {}, ABSENT), NOTHING),
+        (Update(LEDGER, "k", {}, {"token": "t"}), NOTHING),
         (Delete(LEDGER, "k"), NOTHING),
         (ADD, Applied(0, ALIVE)),
         (Query(LEDGER), Page(0, (), None)),

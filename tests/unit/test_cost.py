@@ -17,7 +17,7 @@ from semel.provision.cost import (
     units,
     value_size,
 )
-from semel.stores.dynamodb.prices import PRICES
+from semel.stores.dynamodb.service import PRICES
 
 pytestmark = pytest.mark.seed("A9")
 

@@ -18,14 +18,14 @@ import msgspec
 import pytest
 
 import semel
-from semel import errors, gate, periods, redact
+from semel import errors, gate, periods, redact, state
 from semel.cli import app as cli
 from semel.core import codecs, commands, keys, lifecycle
 from semel.core.clock import Clock
 from semel.core.drive import Store
 from semel.core.policy import Options, policy_of
-from semel.gate.facades import Gate
-from semel.state import counters, documents, erasure, facades, journal, switches, transaction
+from semel.gate import Gate
+from semel.state import counters, documents, erasure, journal, switches, transaction
 from semel.tables.powertools import POWERTOOLS
 from semel.testing import StoreConformance
 from tests import draft, seeds, situations
@@ -393,11 +393,11 @@ GATHERED = {
         *public_methods("overflow", semel.Overflow),
         *public_methods("events", semel.Events),
         *public_methods("clock", semel.Clock),
-        *public_methods("s.documents", facades.Documents),
-        *public_methods("s.journal", facades.Journal),
-        *public_methods("s.counters", facades.Counters),
-        *public_methods("s.switches", facades.Switches),
-        *public_methods("box", facades.Mailbox),
+        *public_methods("s.documents", state.Documents),
+        *public_methods("s.journal", state.Journal),
+        *public_methods("s.counters", state.Counters),
+        *public_methods("s.switches", state.Switches),
+        *public_methods("box", state.Mailbox),
         *public_methods("gate", Gate),
         *public_methods("period", periods.Period),
         *public_methods("window", periods.Window),
@@ -471,7 +471,7 @@ def test_every_error_is_in_the_reference_and_the_tree_is_the_one_of_the_code() -
     assert kinds - {"SemelError"} <= described
 
 
-def test_every_command_condition_and_reply_is_in_the_reference() -> None:
+def test_every_command_and_reply_is_in_the_reference() -> None:
     page = code(text_of("reference/commands.md"))
     named = {re.split(r"\W", text, maxsplit=1)[0] for text in page}
     kinds = {

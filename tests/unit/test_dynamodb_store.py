@@ -8,10 +8,12 @@ from typing import Any, cast
 import pytest
 
 from semel import errors
+from semel.apps.tables import ACTIVITIES, MESSAGES, PROBE, QUILL
 from semel.aws.errors import ServiceError
 from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
+    ANY,
     PRESENT,
     Add,
     After,
@@ -19,7 +21,6 @@ from semel.core.commands import (
     Batch,
     Cancelled,
     Delete,
-    Equals,
     Get,
     Put,
     Query,
@@ -29,11 +30,10 @@ from semel.core.commands import (
 )
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
-from semel.stores.dynamodb import DynamoDBStore, interpreter
+from semel.stores.dynamodb import DynamoDBStore, steps
 from semel.stores.dynamodb.address import parse
-from semel.stores.dynamodb.layout import SCHEMA, title
-from semel.stores.dynamodb.read_first import BREAK_EVEN, RefusalRate
-from semel.tables.seeds import ACTIVITIES, MESSAGES, PROBE, QUILL
+from semel.stores.dynamodb.items import SCHEMA, title
+from semel.stores.dynamodb.steps import BREAK_EVEN
 from semel.testing import FakeClock
 from semel.testing.conformance import LINES, THINGS
 from tests.conformance.dynamodb_kit import Answer, Told
@@ -209,7 +209,7 @@ def test_a_server_that_does_not_tell_is_asked(store, clock) -> None:
 def test_a_server_that_tells_is_believed(store, clock) -> None:
     """Once it has told, a refusal without an item means that there is none."""
     it, told = store(refused(kept(clock)), refused())
-    it.execute(Update(THINGS, "key", {"text": "x"}, Equals("text", "y")))
+    it.execute(Update(THINGS, "key", {"text": "x"}, {"text": "y"}))
     assert it.execute(Delete(THINGS, "key")) == Refused(clock.now(), None)
     assert told.operations == ["UpdateItem", "DeleteItem"]
 
@@ -225,14 +225,18 @@ def test_what_is_read_afterwards_may_not_be_what_refused(store, clock, absent: b
 
 
 def test_a_write_that_is_always_overtaken_gives_up(store, clock) -> None:
-    it, _ = store(*[refused(), {}] * interpreter.OVERTAKEN)
+    it, _ = store(*[refused(), {}] * steps.OVERTAKEN)
     with pytest.raises(errors.StoreThrottled):
         it.execute(Put(THINGS, "key", thing(clock), ABSENT))
 
 
-def test_what_is_over_is_not_shown(store, clock) -> None:
-    it, _ = store(refused(OVER))
-    assert it.execute(Update(THINGS, "key", {"text": "x"})) == Refused(clock.now(), None)
+def test_what_has_expired_is_shown_as_it_is(store, clock) -> None:
+    """The rules decide what follows from it."""
+    it, told = store(refused(OVER), {"Item": OVER})
+    expired = {"id": "key", "gone_at": 1, "count": 7}
+    assert it.execute(Put(THINGS, "key", thing(clock), ABSENT)) == Refused(clock.now(), expired)
+    assert it.execute(Get(THINGS, "key")).item == expired
+    assert told.operations == ["PutItem", "GetItem"]
 
 
 def test_a_request_is_made_anew_where_the_clock_was_wrong(store, clock) -> None:
@@ -262,7 +266,7 @@ def test_ends_are_copied_for_dynamodbs_own_deletion(store, clock) -> None:
     it, told = store()
     it.execute(Put(THINGS, "key", {"gone_at": clock.now() + 0.25}))
     it.execute(Update(THINGS, "key", {"gone_at": After(0.5)}))
-    it.execute(Put(LINES, "key", {"text": "stays"}, None, 1))
+    it.execute(Put(LINES, "key", {"text": "stays"}, ANY, 1))
     it.execute(Update(LINES, "key", {"gone_at": None}, PRESENT, 1))
     requests = [request for _, request in told.asked]
     assert requests[1]["Item"]["ttl"] == {"N": "1700000001"}
@@ -279,11 +283,12 @@ def test_ends_are_copied_for_dynamodbs_own_deletion(store, clock) -> None:
         Put(THINGS, "key", {"gone_at": 1, "unheard": 1}),
         Put(THINGS, "key", {"gone_at": 1, "text": 5}),
         Put(THINGS, "key", {"gone_at": float("inf")}),
-        Put(LINES, "key", {"count": float("inf")}, None, 1),
+        Put(LINES, "key", {"count": float("inf")}, ANY, 1),
         Update(THINGS, "key", {"gone_at": None}),
-        Add(THINGS, "key", "unheard", 1, {}, {"gone_at": 1}),
-        Add(THINGS, "key", "count", 1, {"count": 5}, {"gone_at": 1}),
-        Query(THINGS, where=Equals("unheard", 1)),
+        Add(THINGS, "key", "unheard", 1, {"gone_at": 1}),
+        Add(THINGS, "key", "count", 1, {"count": 5, "gone_at": 1}),
+        Put(THINGS, "key", {"gone_at": 1}, {"unheard": 1}),
+        Query(THINGS, equal={"unheard": 1}),
         Query(LINES, "key", low=1, high="2"),
         Query(LINES, "key", after='["other", 1]'),
         Batch((Put(THINGS, "one", {"gone_at": 1}), Put(THINGS, "two", {"unheard": 1}))),
@@ -314,36 +319,43 @@ def test_half_a_character_cannot_be_written(store, clock) -> None:
 # Additions
 
 
-def test_an_addition_begins_anew_where_the_item_is_over(store, clock) -> None:
-    """It is refused by the expired item, and replaces it if that is still so."""
-    it, told = store(refused(OVER), {})
-    reply = it.execute(Add(THINGS, "key", "count", 2, {"text": "a"}, {"gone_at": After(60)}))
-    assert reply.item == {"id": "key", "count": 2, "text": "a", "gone_at": clock.now() + 60}
-    assert told.operations == ["UpdateItem", "PutItem"]
-    assert told.asked[-1][1]["ConditionExpression"] == "attribute_not_exists(#p) OR #x <= :now"
-
-
-def test_an_addition_that_was_overtaken_counts_on(store, clock) -> None:
-    """Somebody else replaced the expired item first: then there is something to add to."""
-    there = kept(clock, count={"N": "1"})
-    it, told = store(refused(OVER), refused(there), {"Attributes": kept(clock, count={"N": "3"})})
-    assert it.execute(Add(THINGS, "key", "count", 2, {}, {"gone_at": After(60)})).item["count"] == 3
-    assert told.operations == ["UpdateItem", "PutItem", "UpdateItem"]
-
-
-def test_an_addition_that_is_always_overtaken_gives_up(store, clock) -> None:
-    it, told = store(*[refused(OVER), refused(kept(clock))] * interpreter.OVERTAKEN)
-    with pytest.raises(errors.StoreThrottled):
-        it.execute(Add(THINGS, "key", "count", 2, {}, {"gone_at": After(60)}))
-    assert len(told.operations) == 2 * interpreter.OVERTAKEN
+def test_an_addition_is_one_request(store, clock) -> None:
+    """It keeps the end of an item that exists, and is refused above its cap."""
+    it, told = store({"Attributes": kept(clock, count={"N": "3"})})
+    reply = it.execute(Add(THINGS, "key", "count", 2, {"text": "a", "gone_at": After(60)}, cap=5))
+    assert reply.item == {"id": "key", "count": 3, "gone_at": clock.now() + 60}
+    [(operation, request)] = told.asked[1:]
+    assert operation == "UpdateItem"
+    text, names = request["UpdateExpression"], request["ExpressionAttributeNames"]
+    for placeholder, name in names.items():
+        text = text.replace(placeholder, name)
+    assert text == (
+        "SET count = if_not_exists(count, :start) + :by, text = :u0, "
+        "gone_at = if_not_exists(gone_at, :u1), ttl = if_not_exists(ttl, :u2)"
+    )
+    assert request["ConditionExpression"] == "attribute_not_exists(#n) OR #n <= :max"
+    assert request["ExpressionAttributeValues"][":max"] == {"N": "3"}
 
 
 def test_an_addition_without_an_end_makes_nothing(store, clock) -> None:
     """It may add to what is there; what it would make would never go."""
     it, _ = store({"Attributes": kept(clock, count={"N": "3"})}, refused(), {})
-    assert it.execute(Add(THINGS, "key", "count", 2, {}, {})).item["count"] == 3
+    assert it.execute(Add(THINGS, "key", "count", 2, {})).item["count"] == 3
     with pytest.raises(errors.UsageError, match="gone_at"):
-        it.execute(Add(THINGS, "key", "count", 2, {}, {}))
+        it.execute(Add(THINGS, "key", "count", 2, {}))
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_an_addition_gives_no_end_to_an_item_that_stays_for_ever(store, together: bool) -> None:
+    """The item refuses it; it is sent again without an end."""
+    there = {"owner": {"S": "key"}, "number": {"N": "1"}, "count": {"N": "1"}}
+    refusal = cancelled({"Code": "ConditionalCheckFailed", "Item": there}) if together else refused(there)
+    it, told = store(refusal, {"Attributes": there})
+    add = Add(LINES, "key", "count", 1, {"gone_at": After(60)}, sort=1)
+    assert type(it.execute(Transact((add,)) if together else add)) is Applied
+    sent = [request["TransactItems"][0]["Update"] if together else request for _, request in told.asked[1:]]
+    assert sent[0]["ConditionExpression"] == "attribute_not_exists(#p) OR attribute_exists(#x)"
+    assert sent[1]["UpdateExpression"] == "SET #n = if_not_exists(#n, :start) + :by"
 
 
 # Batches
@@ -383,7 +395,7 @@ def test_a_batch_of_which_some_failed(store, clock, answers: list[Answer], kind:
 def test_a_transaction_whose_answer_was_lost_is_sent_again_as_it_was(store, clock) -> None:
     """With the same token and the same times, so that DynamoDB knows it again."""
     it, told = store(errors.StoreOutcomeUnknown("lost"), errors.StoreUnavailable("down"), {})
-    transact = Transact((Add(THINGS, "key", "count", 1, {}, {"gone_at": After(60)}),))
+    transact = Transact((Add(THINGS, "key", "count", 1, {"gone_at": After(60)}),))
     assert type(it.execute(transact)) is Applied
     sent = [request for operation, request in told.asked if operation == "TransactWriteItems"]
     assert len(sent) == 3
@@ -401,7 +413,7 @@ def test_what_comes_after_a_lost_answer_does_not_settle_it(store, clock) -> None
 def test_a_transaction_that_nobody_knows_of_keeps_its_token(store, clock) -> None:
     """Whoever sends the same one again sends it with the same token; not another one that is equal to it."""
     it, told = store(*[errors.StoreOutcomeUnknown("lost")] * 3)
-    add = Add(THINGS, "key", "count", 1, {}, {"gone_at": After(60)})
+    add = Add(THINGS, "key", "count", 1, {"gone_at": After(60)})
     transact, equal = Transact((add,)), Transact((add,))
     with pytest.raises(errors.StoreOutcomeUnknown):
         it.execute(transact)
@@ -419,7 +431,7 @@ def test_a_transaction_is_not_sent_again_when_its_token_is_forgotten(store, cloc
     transact = Transact((Put(THINGS, "key", thing(clock), ABSENT),))
     with pytest.raises(errors.StoreOutcomeUnknown):
         it.execute(transact)
-    clock.advance(interpreter.RESEND_SECONDS)
+    clock.advance(steps.RESEND_SECONDS)
     it.execute(transact)
     tokens = [request["ClientRequestToken"] for _, request in told.asked[1:]]
     assert tokens[3] != tokens[0]
@@ -449,44 +461,11 @@ def test_a_cancelled_transaction_tells_of_each_write(store, clock) -> None:
     ]
 
 
-def test_an_addition_to_an_expired_item_in_a_transaction(store, clock) -> None:
-    """The transaction is sent once more, with that item written anew."""
-    over = cancelled({"Code": "None"}, {"Code": "ConditionalCheckFailed", "Item": OVER})
-    it, told = store(over)
-    add = Add(THINGS, "key", "count", 1, {}, {"gone_at": After(60)})
-    assert type(it.execute(Transact((Put(THINGS, "a", thing(clock), ABSENT), add)))) is Applied
-    kinds = [[next(iter(action)) for action in request["TransactItems"]] for _, request in told.asked[1:]]
-    assert kinds == [["Put", "Update"], ["Put", "Put"]]
-
-
-def test_an_addition_that_comes_too_late_to_begin_anew(store, clock) -> None:
-    """Somebody else has replaced the expired item: the third sending adds to that one."""
-    over = cancelled({"Code": "ConditionalCheckFailed", "Item": OVER})
-    there = cancelled({"Code": "ConditionalCheckFailed", "Item": kept(clock)})
-    it, told = store(over, there)
-    add = Add(THINGS, "key", "count", 1, {}, {"gone_at": After(60)})
-    assert type(it.execute(Transact((add,)))) is Applied
-    kinds = [next(iter(request["TransactItems"][0])) for _, request in told.asked[1:]]
-    assert kinds == ["Update", "Put", "Update"]
-
-
 def test_a_transaction_is_tried_again_where_what_refused_it_has_gone(store, clock) -> None:
     """The server did not tell of any item, and there is none that would refuse it now."""
     it, told = store(cancelled({"Code": "ConditionalCheckFailed"}), {})
     assert type(it.execute(Transact((Put(THINGS, "a", thing(clock), ABSENT),)))) is Applied
     assert told.operations == ["TransactWriteItems", "GetItem", "TransactWriteItems"]
-
-
-def test_a_real_refusal_ends_a_transaction_whatever_its_additions_met(store, clock) -> None:
-    reasons = [
-        {"Code": "ConditionalCheckFailed", "Item": OVER},
-        {"Code": "ConditionalCheckFailed", "Item": kept(clock, "a")},
-    ]
-    it, told = store(cancelled(*reasons))
-    add = Add(THINGS, "key", "count", 1, {}, {"gone_at": After(60)})
-    reply = it.execute(Transact((add, Put(THINGS, "a", thing(clock), ABSENT))))
-    assert [refusal is None for refusal in reply.refusals] == [True, False]
-    assert len(told.operations) == 1
 
 
 def test_limits_of_transactions_are_known_beforehand(store, clock) -> None:
@@ -508,7 +487,7 @@ def test_what_dynamodb_finds_wrong_with_a_transaction(store, clock) -> None:
         it.execute(Transact((Put(THINGS, "a", thing(clock)),)))
 
 
-# ClockReading first
+# Reading first
 
 
 def test_reading_first_saves_the_write_that_would_be_refused(store, clock) -> None:
@@ -521,23 +500,23 @@ def test_reading_first_saves_the_write_that_would_be_refused(store, clock) -> No
     assert told.operations == ["GetItem", "GetItem", "PutItem", "PutItem"]
 
 
-def test_reading_first_pays_above_one_refusal_in_five() -> None:
+def test_reading_first_pays_above_one_refusal_in_five(store) -> None:
     """It begins there and ends there; and says so when asked for nonsense."""
-    habit = RefusalRate("auto")
+    operations = store(read_first="auto")[0]._operations
     assert pytest.approx(0.2) == BREAK_EVEN
     refusals = 0
-    while not habit.reads_first:
-        habit.learn(refused=True)
+    while not operations.reads_first:
+        operations.learn(refused=True)
         refusals += 1
     assert 3 <= refusals <= 10
     for turn in range(1000):
-        habit.learn(refused=turn % 10 == 0)
-    assert not habit.reads_first
+        operations.learn(refused=turn % 10 == 0)
+    assert not operations.reads_first
     for turn in range(1000):
-        habit.learn(refused=turn % 2 == 0)
-    assert habit.reads_first
+        operations.learn(refused=turn % 2 == 0)
+    assert operations.reads_first
     with pytest.raises(errors.InvalidOption):
-        RefusalRate(cast("Any", "maybe"))
+        store(read_first=cast("Any", "maybe"))
 
 
 # Queries
@@ -547,7 +526,7 @@ def test_a_page_is_looked_for_until_it_is_full(store, clock) -> None:
     """A filter may leave little of what was looked at; each look takes in more than the one before."""
     more = {"LastEvaluatedKey": {"id": {"S": "z"}}}
     it, told = store({"Items": []} | more, {"Items": [kept(clock, "a", text={"S": "x"})]})
-    page = it.execute(Query(THINGS, where=Equals("text", "x"), limit=5))
+    page = it.execute(Query(THINGS, equal={"text": "x"}, limit=5))
     assert ([item["id"] for item in page.items], page.after) == (["a"], None)
     assert [request["Limit"] for _, request in told.asked[1:]] == [100, 1000]
     assert told.asked[2][1]["ExclusiveStartKey"] == {"id": {"S": "z"}}
@@ -555,9 +534,8 @@ def test_a_page_is_looked_for_until_it_is_full(store, clock) -> None:
 
 def test_what_cannot_be_found_is_not_looked_for(store, clock) -> None:
     it, told = store()
-    assert it.execute(Query(THINGS, where=ABSENT)).items == ()
     assert it.execute(Query(LINES, "mine", low=5, high=4)).items == ()
-    assert told.operations == ["GetItem"]  # the other table's stamp
+    assert told.operations == []
 
 
 # URLs
@@ -598,7 +576,7 @@ def test_the_title_of_a_url_goes_before_the_environments(monkeypatch) -> None:
         ("dynamodb://eu-north-1#x", "another form"),
         ("dynamodb://key:secret@eu-north-1", "credentials come from"),
         ("dynamodb://?regoin=x", "no option 'regoin'"),
-        ("dynamodb://?layout=support-state", "one of quill"),
+        ("dynamodb://?layout=support-state", "one of powertools, quill"),
         ("dynamodb://?read_first=often", "one of no, yes, auto"),
         ("dynamodb://?transport=http", "one of wire, botocore"),
         ("dynamodb://?margin=soon", "number of seconds"),

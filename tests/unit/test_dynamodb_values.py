@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from semel.errors import UsageError
-from semel.stores.dynamodb import values
-from semel.tables import Form, Kind
+from semel.stores.dynamodb import items as values
+from semel.tables import Kind
+from semel.tables.mapping import Form
 
 JSON = st.recursive(
     st.none()
@@ -48,19 +49,19 @@ NAMES = st.text().filter(lambda name: name != values.FLOATS)
 @example({"a/b": {"~1": [1.0, 1, {"": 1e16}]}, "~0": 0.0})
 def test_an_object_comes_back(value: dict[str, Any]) -> None:
     """Whatever JSON knows, at any depth: a float as a float, a whole number as a whole number."""
-    found = values.restored(values.plain(normalised(values.object_value(value))))
+    found = values.restore_floats(values.plain(normalised(values.ENCODE[Kind.OBJECT](value))))
     assert typed(found) == typed(value)
 
 
 @pytest.mark.parametrize("place", ["/gone", "/list/7", "/list/x", "/text", "/text/0", "/list", ""])
 def test_an_object_that_somebody_else_has_changed_since_is_read_as_it_is(place: str) -> None:
     content = {"list": [1], "text": "x", values.FLOATS: [place]}
-    assert values.restored(content) == {"list": [1], "text": "x"}
+    assert values.restore_floats(content) == {"list": [1], "text": "x"}
 
 
 @given(st.integers(-(10**38) + 1, 10**38 - 1))
 def test_every_whole_number_of_38_digits_comes_back_exactly(number: int) -> None:
-    found = values.plain(values.number_value(number))
+    found = values.plain(values.ENCODE[Kind.NUMBER](number))
     assert found == number
     assert type(found) is int
 
@@ -69,16 +70,16 @@ def test_every_whole_number_of_38_digits_comes_back_exactly(number: int) -> None
 def test_a_float_comes_back_or_is_refused(number: float) -> None:
     """Exactly, as Python's shortest text for it gives it back; what DynamoDB cannot hold is refused."""
     if number == 0 or 1e-130 <= abs(number) < 1e126:
-        assert values.plain(values.number_value(number)) == number
+        assert values.plain(values.ENCODE[Kind.NUMBER](number)) == number
     else:
         with pytest.raises(UsageError):
-            values.number_value(number)
+            values.ENCODE[Kind.NUMBER](number)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 10**38, -(10**38), 1e200])
 def test_what_is_no_number_of_dynamodbs_is_refused(number: float) -> None:
     with pytest.raises(UsageError):
-        values.number_value(number)
+        values.ENCODE[Kind.NUMBER](number)
 
 
 class Money(float):
@@ -89,17 +90,17 @@ class Money(float):
 
 
 def test_a_kind_of_float_is_written_as_a_float() -> None:
-    assert values.number_value(Money(1.5)) == {"N": "1.5"}
+    assert values.ENCODE[Kind.NUMBER](Money(1.5)) == {"N": "1.5"}
 
 
 @given(st.binary())
 def test_bytes_come_back(data: bytes) -> None:
-    assert values.plain(values.bytes_value(data)) == data
-    assert values.bytes_value(bytearray(data)) == values.bytes_value(memoryview(data))
+    assert values.plain(values.ENCODE[Kind.BYTES](data)) == data
+    assert values.ENCODE[Kind.BYTES](bytearray(data)) == values.ENCODE[Kind.BYTES](memoryview(data))
 
 
 def test_equal_sets_make_equal_requests() -> None:
-    assert values.set_value({"b", "a"}) == values.set_value({"a", "b"}) == {"SS": ["a", "b"]}
+    assert values.ENCODE[Kind.SET]({"b", "a"}) == values.ENCODE[Kind.SET]({"a", "b"}) == {"SS": ["a", "b"]}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_a_value_of_another_kind_is_told_apart(kind: Kind, value: Any) -> None:
 @pytest.mark.parametrize("value", [{1: "a"}, {"a": b"bytes"}, {"a": {"b": object()}}, {"a": float("nan")}])
 def test_an_object_holds_what_json_knows(value: Any) -> None:
     with pytest.raises(UsageError):
-        values.object_value(value)
+        values.ENCODE[Kind.OBJECT](value)
 
 
 @given(st.floats(0, 4e9))
@@ -131,7 +132,7 @@ def test_an_end_is_rounded_up_and_the_present_down(moment: float) -> None:
     """So that nothing ends before its time, in whichever form it is written."""
     for form, scale in ((Form.SECONDS, 1), (Form.MILLISECONDS, 1000)):
         end = float(values.FORMED[form](moment)["N"])
-        now = float(values.COMPARED[form](moment)["N"])
+        now = float(values.PRESENT[form](moment)["N"])
         assert now - 0.001 <= moment * scale <= end + 0.001
         assert end - now <= 1
 
@@ -141,7 +142,7 @@ def test_a_moment_in_milliseconds_is_past_when_it_has_come(moment: float) -> Non
     """The noise of a multiplication does not put it off: whoever reads it would look again for ever."""
     end = values.FORMED[Form.MILLISECONDS](moment)
     assert values.READ[Form.MILLISECONDS](values.plain(end)) == moment
-    assert values.COMPARED[Form.MILLISECONDS](moment) == end
+    assert values.PRESENT[Form.MILLISECONDS](moment) == end
 
 
 @given(st.floats(0, 4e9))

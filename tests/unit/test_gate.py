@@ -3,17 +3,16 @@
 import random
 from typing import Any, ClassVar
 
-import msgspec
 import pytest
 
 import semel
-from semel.core.commands import ABSENT, NOW, After, Applied, Delete, Equals, Put, Query, Steps, Update, Write
+from semel.apps.tables import SUPPORT_AUDIT
+from semel.core.commands import ABSENT, NOW, After, Delete, Put, Query, Steps, Write
 from semel.core.ledger import LedgerSteps
 from semel.core.parts import alone
 from semel.core.realm import Realm
 from semel.errors import CapReached, InvalidOption, StoreOutcomeUnknown, UsageError
 from semel.gate import (
-    RECORD,
     Allowed,
     Cap,
     Charging,
@@ -31,7 +30,6 @@ from semel.state.switches import SwitchCache, SwitchSteps
 from semel.state.transaction import Rules
 from semel.stores.memory import MemoryStore
 from semel.tables import COUNTERS, LEDGER, Table
-from semel.tables.seeds import SUPPORT_AUDIT
 from semel.testing import FakeClock
 from semel.testing.faulty import WRITES
 
@@ -203,25 +201,6 @@ def test_a_rule_that_cannot_work_is_refused_when_it_is_made(make, words):
 # A rule's whole life
 
 
-def test_a_decision_from_before_its_rules_were_recorded_is_read_and_given_back() -> None:
-    s = semel.connect(clock=FakeClock())
-    gate = s.gate(Cap("replies:{chat}", 3), Cooldown("pause:{chat}", 60))
-    made = gate.decide("reply:1", chat=42)
-    assert isinstance(made, Allowed)
-    assert [taken.kind for taken in made.taken] == ["cap", "cooldown"]
-    plain = msgspec.to_builtins(made)
-    for taken in plain["taken"]:
-        del taken["kind"]
-    old = Update(LEDGER, f"dev//reply:1{RECORD}", {"result": msgspec.json.encode(plain)})
-    assert isinstance(s.store.execute(old), Applied)
-    again = gate.recorded("reply:1")
-    assert again == made
-    assert isinstance(again, Allowed)
-    assert gate.refund(again) is True
-    assert s.counters.look("replies:42").used == 0
-    assert gate.decide("reply:2", chat=42).allowed
-
-
 class Seat(Charging, frozen=True):
     """One at a time, until it is given back."""
 
@@ -247,7 +226,7 @@ class Seat(Charging, frozen=True):
 
     @classmethod
     def give_back(cls, taken: Taken, token: str, table: Table, realm: Realm) -> Write:
-        return Delete(table, realm.name(taken.counter), Equals("token", token), "seat")
+        return Delete(table, realm.name(taken.counter), {"token": token}, "seat")
 
 
 def test_a_rule_of_ones_own_says_how_it_takes_and_how_it_is_given_back() -> None:

@@ -341,7 +341,7 @@ async def quiet(turns: int = 12) -> None:
 
 def live(s: semel.Semel) -> dict[Any, None]:
     """The leases that a loop keeps alive, and has not begun to renew."""
-    return s._shared.heartbeats.loops.here()._live
+    return s._shared.heartbeats.loops.here().live
 
 
 async def hold(s: semel.Semel, key: str, lease: float, until: asyncio.Event) -> None:
@@ -436,7 +436,7 @@ def test_work_that_another_renewal_ends_is_not_renewed_itself() -> None:
                 begin()
                 second.stop()
 
-        heartbeats._live = {Ending(): None, second: None}  # type: ignore[dict-item]
+        heartbeats.live = {Ending(): None, second: None}  # type: ignore[dict-item]
         await hours.go_by(11)
         assert second._task is None or second._task.cancelled()
         for work in works:

@@ -5,12 +5,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import semel
 from semel.connect import Semel
+from semel.core.commands import Get
 from semel.core.keys import Key, owned, prefix, step_of
 from semel.doors.http import ANYONE, Idempotency
 from semel.doors.inbox import sqs
@@ -19,8 +21,9 @@ from semel.doors.webhooks.names import hubspot_key, richpanel_key
 from semel.gate.rules import SHADOWED
 from semel.gate.steps import RECORD
 from semel.state.counters import CHARGED
-from semel.stores.redis.keys import KeyNames
+from semel.stores.redis.plan import RedisPlan
 from semel.testing import FakeClock
+from semel.testing.conformance import NOTES, THINGS
 
 # Short texts of a small alphabet meet often, and this one holds all that joins, escapes or stands for a text.
 PIECES = ["a", "b", ":", "%", "/", ">", "#", ".", "}", "{", "%3A", "%25", "%2F", "sha256:", "shadow"]
@@ -49,6 +52,11 @@ def event(one: str, two: str, three: str) -> str:
     return hubspot_key({"objectTypeId": one, "objectId": two, "subscriptionType": three})
 
 
+def redis_key(table: str, key: str, sort: str | None = None) -> str:
+    plan = RedisPlan(msgspec.structs.replace(THINGS if sort is None else NOTES, name=table), "semel")
+    return plan.item_key(Get(plan.table, key, sort)).decode()
+
+
 JOINED: dict[str, tuple[Callable[..., str], tuple[st.SearchStrategy[str], ...]]] = {
     "parts": (Key, (NAMES, NAMES, NAMES)),
     "a step": (lambda one, two, three: step_of(Key(one), two, three), (NAMES, NAMES, NAMES)),
@@ -60,12 +68,9 @@ JOINED: dict[str, tuple[Callable[..., str], tuple[st.SearchStrategy[str], ...]]]
     "queue, group, dedup": (lambda one, two, three: sqs_key(one, "", "", two, three), (NAMES,) * 3),
     "a webhook's event": (event, (NAMES, NAMES, NAMES)),
     "conversation, message": (richpanel_key, (NAMES, NAMES)),
-    "redis: table, key": (lambda one, two: KeyNames("semel", one).partition(two), (WORDS, NAMES)),
-    "redis: scope, key": (
-        lambda one, two: KeyNames("semel", "t", scoped=True).partition(prefix("dev", one) + two),
-        (MAYBE, NAMES),
-    ),
-    "redis: key, sort": (lambda one, two: f"{KeyNames('semel', 't').partition(one)}:{two}", (NAMES, NAMES)),
+    "redis: table, key": (redis_key, (WORDS, NAMES)),
+    "redis: scope, key": (lambda one, two: redis_key("t", prefix("dev", one) + two), (MAYBE, NAMES)),
+    "redis: key, sort": (lambda one, two: redis_key("t", one, two), (NAMES, NAMES)),
 }
 
 

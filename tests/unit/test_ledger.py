@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.commands import Applied, Delete, Put, Query, Transact
+from semel.core.commands import Delete, Put, Query, Refused, Transact
 from semel.core.drive import drive
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
@@ -168,18 +168,50 @@ def test_every_attempt_has_a_token_of_its_own(clock: FakeClock) -> None:
     """A claim was made, its answer lost, and somebody settled it: the next attempt is not the same one."""
     store, ledger = MemoryStore(clock), LedgerSteps(Realm())
     steps = ledger.claim("k", lease=30)
-    store.execute(next(steps))  # type: ignore[arg-type]
+    store.execute(next(steps))
     clock.advance(30)
     first = drive(ledger.get("k"), store)
     drive(ledger.resolve("k", semel.NotHappened()), store)
     again = steps.throw(semel.StoreOutcomeUnknown("lost"))
-    reclaim = steps.send(store.execute(again))  # type: ignore[arg-type]
-    store.execute(reclaim)  # type: ignore[arg-type]
+    reclaim = steps.send(store.execute(again))
+    store.execute(reclaim)
     second = drive(ledger.get("k"), store)
     assert first is not None
     assert second is not None
     assert (first.attempt, second.attempt) == (1, 2)
     assert first.token != second.token
+
+
+def test_a_resolution_is_refused_if_the_lease_was_renewed_after_it_was_read(clock: FakeClock) -> None:
+    """What is marked as unresolved later is another matter, even if the attempt is the same."""
+    store, ledger = MemoryStore(clock), LedgerSteps(Realm())
+    claim: Any = drive(ledger.claim("k", lease=30), store)
+    clock.advance(30)
+    resolving: Any = ledger.resolve("k", semel.NotHappened())
+    hold = resolving.send(store.execute(next(resolving)))
+    drive(ledger.renew(claim), store)
+    settle = resolving.send(store.execute(hold))
+    drive(ledger.doubt(claim), store)
+    with pytest.raises(semel.ClaimLost):
+        resolving.send(store.execute(settle))
+    record = drive(ledger.get("k"), store)
+    assert record is not None
+    assert record.status is semel.Status.UNKNOWN
+
+
+def test_a_resolution_counts_if_the_attempt_was_marked_as_unresolved_meanwhile(clock: FakeClock) -> None:
+    store, ledger = MemoryStore(clock), LedgerSteps(Realm())
+    drive(ledger.claim("k", lease=30), store)
+    clock.advance(30)
+    resolving: Any = ledger.resolve("k", semel.NotHappened())
+    hold = resolving.send(store.execute(next(resolving)))
+    drive(ledger.claim("k", lease=30, on_lapsed="hold"), store)
+    settle = resolving.send(store.execute(hold))
+    with pytest.raises(StopIteration):
+        resolving.send(store.execute(settle))
+    record = drive(ledger.get("k"), store)
+    assert record is not None
+    assert record.status is semel.Status.RELEASED
 
 
 def test_a_claim_that_came_through_late_knows_which_attempt_it_is(clock: FakeClock) -> None:
@@ -201,12 +233,9 @@ def test_a_claim_that_came_through_late_knows_which_attempt_it_is(clock: FakeClo
     assert (end.value.value.attempt, end.value.value.lapsed) == (record.attempt, False) == (1, False)
 
 
-def taken_over_late(store: MemoryStore, ledger: LedgerSteps, clock: FakeClock) -> tuple[Any, Any]:
-    """A call whose take-over was held up, and arrives while it reclaims; and its write that is under way.
-
-    It can arrive so late because the attempt that it was meant for, whose answers were lost, came back: that
-    took over from one that had begun, and vanished again.
-    """
+def test_a_take_over_that_comes_through_late_is_refused_once_the_record_has_moved(clock: FakeClock) -> None:
+    """Also if the attempt that it was meant for has come back with the same token, and vanished again."""
+    store, ledger = MemoryStore(clock), LedgerSteps(Realm())
     options: Any = {"lease": 30, "on_lapsed": "resolve"}
     returning: Any = ledger.claim("k", **options)
     store.execute(next(returning))
@@ -225,24 +254,22 @@ def taken_over_late(store: MemoryStore, ledger: LedgerSteps, clock: FakeClock) -
     clock.advance(31)
     store.execute(returning.send(store.execute(its_claim)))
     clock.advance(31)
-    assert isinstance(store.execute(held_up), Applied)
-    return late, reclaim
-
-
-def test_a_take_over_that_came_through_late_knows_that_an_attempt_vanished(clock: FakeClock) -> None:
-    store, ledger = MemoryStore(clock), LedgerSteps(Realm())
-    late, reclaim = taken_over_late(store, ledger, clock)
+    assert isinstance(store.execute(held_up), Refused)
+    taking_over = late.send(store.execute(reclaim))
     with pytest.raises(StopIteration) as end:
-        late.send(store.execute(reclaim))
+        late.send(store.execute(taking_over))
     assert end.value.value.lapsed
 
 
-def test_a_take_over_that_came_through_late_is_not_released_by_whoever_is_interrupted(
-    clock: FakeClock,
-) -> None:
+def test_a_take_over_whose_caller_is_interrupted_leaves_the_policy_to_decide(clock: FakeClock) -> None:
     store, ledger = MemoryStore(clock), LedgerSteps(Realm())
-    late, _ = taken_over_late(store, ledger, clock)
-    store.execute(late.throw(KeyboardInterrupt()))
+    drive(ledger.claim("k", lease=30, on_lapsed="resolve"), store)
+    clock.advance(31)
+    taking: Any = ledger.claim("k", lease=30, on_lapsed="resolve")
+    take_over = taking.send(store.execute(next(taking)))
+    store.execute(take_over)
+    first = taking.throw(KeyboardInterrupt())
+    store.execute(taking.send(store.execute(first)))
     record = drive(ledger.get("k"), store)
     assert record is not None
     assert record.status is semel.Status.IN_PROGRESS

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from semel.core.commands import (
     ABSENT,
+    ANY,
     NOW,
     Add,
     After,
     Applied,
-    AtMost,
     Delete,
-    Equals,
     Found,
     Get,
     Put,
@@ -225,19 +224,25 @@ def test_the_verdict_is_the_one_of_trying_every_order(operations: list[Operation
 
 def commands(key: str) -> st.SearchStrategy[Stored]:
     texts = st.sampled_from(["a", "b"])
-    conditions = st.one_of(
-        st.none(),
+    expects = st.one_of(
+        st.just(ANY),
         st.just(ABSENT),
-        st.builds(Equals, st.just("text"), texts),
-        st.builds(AtMost, st.just("count"), st.integers(0, 2)),
+        st.just({}),
+        st.builds(lambda text: {"text": text}, texts | st.none()),
+        st.builds(lambda count: {"count": count}, st.integers(0, 2)),
     )
+    caps = st.none() | st.integers(0, 3)
     items = st.builds(lambda text: thing(text=text, at=NOW), texts)
     changes = st.builds(lambda text: {"text": text, "at": After(30)}, texts | st.none())
     return st.one_of(
         st.just(Get(THINGS, key)),
-        st.builds(lambda item, when: Put(THINGS, key, item, when), items, conditions),
-        st.builds(lambda change, text: Update(THINGS, key, change, Equals("text", text)), changes, texts),
-        st.builds(lambda when: Add(THINGS, key, "count", 1, {"at": NOW}, LIFE, when), conditions),
+        st.builds(lambda item, expect: Put(THINGS, key, item, expect), items, expects),
+        st.builds(lambda change, text: Update(THINGS, key, change, {"text": text}), changes, texts),
+        st.builds(
+            lambda by, cap: Add(THINGS, key, "count", by, {"at": NOW} | LIFE, cap),
+            st.sampled_from([1, -1]),
+            caps,
+        ),
         st.just(Delete(THINGS, key)),
     )
 
@@ -301,7 +306,7 @@ def test_a_stale_read_of_an_item_is_rejected() -> None:
 
 
 def test_a_lost_update_is_rejected() -> None:
-    add = Add(THINGS, "k", "count", 1, {}, LIFE)
+    add = Add(THINGS, "k", "count", 1, LIFE)
     one, two = Applied(1.7e9, item(count=1)), Applied(1.7e9, item(count=2))
     assert check_items([during(add, two), at(1, add, one)]) == []
     assert check_items([during(add, one), at(1, add, one)])
@@ -322,9 +327,9 @@ def test_a_zombie_whose_late_write_was_taken_is_rejected() -> None:
     """It holds the token of a claim that another has taken over."""
     history = [
         at(1, Put(THINGS, "k", thing(text="a"), ABSENT), Applied(1.7e9)),
-        at(2, Update(THINGS, "k", {"text": "b"}, Equals("text", "a")), Applied(1.7e9)),
+        at(2, Update(THINGS, "k", {"text": "b"}, {"text": "a"}), Applied(1.7e9)),
     ]
-    late = Update(THINGS, "k", {"count": 1}, Equals("text", "a"))
+    late = Update(THINGS, "k", {"count": 1}, {"text": "a"})
     assert check_items([*history, at(3, late, Refused(1.7e9, item(text="b")))]) == []
     assert check_items([*history, at(3, late, Applied(1.7e9))])
 
@@ -403,9 +408,9 @@ def some_command(rng: random.Random, mark: str) -> Stored:
         Get(THINGS, key),
         Put(THINGS, key, thing(text=mark, at=NOW), ABSENT),
         Put(THINGS, key, thing(text=mark)),
-        Update(THINGS, key, {"text": mark}, Equals("count", rng.randrange(3))),
-        Add(THINGS, key, "count", 1, {}, LIFE, AtMost("count", 1)),
-        Add(THINGS, key, "count", 1, {"at": NOW}, LIFE),
+        Update(THINGS, key, {"text": mark}, {"count": rng.randrange(3)}),
+        Add(THINGS, key, "count", 1, LIFE, cap=2),
+        Add(THINGS, key, "count", 1, {"at": NOW} | LIFE),
         Delete(THINGS, key),
     ]
     return rng.choice(several)

@@ -13,7 +13,7 @@ import pytest
 
 from semel import gate
 from semel.connect import STORES
-from semel.provision.builders import BUILDERS
+from semel.provision import SCHEMES
 from tests.doors.test_extras import DOORS as WITHOUT_THEIR_PACKAGE
 from tests.unit.test_docs_doors import DOORS as IN_THE_REFERENCE
 
@@ -114,7 +114,7 @@ def test_every_store_has_a_scheme_a_page_and_what_makes_its_tables() -> None:
     assert [scheme for scheme in STORES if f"`{scheme}:" not in page] == [
         "postgres"
     ]  # another way to write it
-    assert BUILDERS.keys() == STORES.keys() - {"memory"}
+    assert SCHEMES.keys() == STORES.keys() - {"memory"}
 
 
 # Gate rules
@@ -141,7 +141,7 @@ def test_a_rule_that_takes_something_says_how_it_is_given_back(kind: type[gate.C
 
 # These start threads or run event loops, each for its own reason, or only run what others decide.
 DRIVING = {"connect", "once", "core.codecs", "core.drive", "core.heartbeat", "state.switches"}
-DRIVING |= {f"{folder}.facades" for folder in ("core", "gate", "state")}
+DRIVING |= {"core.facades", "state.__init__"}
 
 
 def test_every_module_that_decides_is_held_to_do_nothing_else() -> None:

@@ -71,16 +71,16 @@ def test_a_query_looks_at_no_more_than_its_partition_or_its_table() -> None:
     for n in range(100):
         put(store, f"k{n}", clock.now() + 10)
         say(store, f"owner{n % 4}", f"{n:02}", clock.now() + 10)
-    looked_at = {
-        Query(JOURNAL, "owner1"): 25,
-        Query(JOURNAL, "nobody"): 0,
-        Query(JOURNAL, "owner1", index="actor-at"): 100,
-        Query(JOURNAL): 100,
-        Query(LEDGER, "k7"): 1,
-        Query(LEDGER, "k100"): 0,
-        Query(LEDGER): 100,
-    }
-    assert {query: len(store._among(query)) for query in looked_at} == looked_at
+    looked_at = [
+        (Query(JOURNAL, "owner1"), 25),
+        (Query(JOURNAL, "nobody"), 0),
+        (Query(JOURNAL, "owner1", index="actor-at"), 100),
+        (Query(JOURNAL), 100),
+        (Query(LEDGER, "k7"), 1),
+        (Query(LEDGER, "k100"), 0),
+        (Query(LEDGER), 100),
+    ]
+    assert [len(store._among(query)) for query, _ in looked_at] == [count for _, count in looked_at]
     assert len(store.execute(Query(JOURNAL, "owner1", index="actor-at")).items) == 25
     assert len(store) == 200
 

@@ -18,7 +18,7 @@ MODEL = check.MODEL.read_text("utf-8")
 STEP = re.compile(r"^/\* as ([^:]+): [^\n]+ \*/\ninline (\w+)\(", re.MULTILINE)
 ROW = re.compile(r"^\| `(\w+)` \| (`[^|]+`) \|", re.MULTILINE)
 GUARD = re.compile(r"^\| `([A-Z_]+)` \| [^|]+ \| `(\w+)` \|", re.MULTILINE)
-SETTING = {"WORKERS", "LEASE", "ON_LAPSED", "STRAYS", "PROGRESS"}
+SETTING = {"WORKERS", "LEASE", "ON_LAPSED", "STRAYS", "OVERRIDES", "PROGRESS", "UNREDUCED"}
 
 STEPS = {name: set(code.split(", ")) for code, name in STEP.findall(MODEL)}
 

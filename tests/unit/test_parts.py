@@ -60,10 +60,11 @@ def run(steps, *answers):
 
 def refused(*places):
     """A transaction of so many writes, of which these were refused."""
-    return Cancelled(NOW, tuple(Refused(NOW, None) if place else None for place in places))
+    return Cancelled(NOW, tuple(Refused(NOW, THERE) if place else None for place in places))
 
 
 MADE = Applied(NOW)
+THERE = {"token": "other"}
 LOST = StoreOutcomeUnknown("lost")
 
 
@@ -136,16 +137,44 @@ def _noting(steps, order):
 
 
 def test_what_is_built_once_is_not_planned_anew():
-    stale, large = Piece("a", PartVerdict.STALE), Piece("b")
-    results, sent = run(commit([stale, built_once(large)], "mark"), refused(True, False), MADE)
+    stale, large, builds = Piece("a", PartVerdict.STALE), Piece("b"), []
+
+    def build():
+        yield from ()
+        builds.append(large)
+        return large
+
+    results, sent = run(commit([stale, built_once(build)], "mark"), refused(True, False), MADE)
     assert results == ["a", "b"]
-    assert (stale.planned, large.planned, sent[0] == sent[1]) == (2, 1, True)
+    assert (stale.planned, len(builds), sent[0] == sent[1]) == (2, 1, True)
+
+
+def test_an_expired_item_is_replaced_and_no_part_hears_of_it():
+    expired = {"token": "old", "expires_at": NOW - 1}
+    one, two = Piece("a"), Piece("b")
+    found = Cancelled(NOW, (Refused(NOW, expired), None))
+    results, sent = run(commit([one, two], "mark"), found, MADE)
+    assert (results, one.planned) == (["a", "b"], 1)
+    assert [write.expect for write in sent[1].writes] == [{"expires_at": NOW - 1}, ABSENT]
+
+
+def test_an_expired_item_that_was_removed_meanwhile_is_absent_again():
+    expired = Refused(NOW, {"token": "old", "expires_at": NOW})
+    result, sent = run(alone(Piece("a"), "mark"), expired, Refused(NOW, None), MADE)
+    assert (result, [put.expect for put in sent]) == ("a", [ABSENT, {"expires_at": NOW}, ABSENT])
+
+
+def test_an_expired_item_is_no_refusal_beside_one_that_is():
+    expired, there = Refused(NOW, {"expires_at": NOW}), Refused(NOW, THERE)
+    one, two = Piece("a"), Piece("b", FULL)
+    with pytest.raises(CapReached):
+        run(commit([one, two], "mark"), Cancelled(NOW, (expired, there)))
 
 
 def test_what_is_overtaken_over_and_over_gives_up():
     stale = Piece("a", *[PartVerdict.STALE] * TRIES)
     with pytest.raises(StoreThrottled, match="try again later"):
-        run(alone(stale, "mark"), *[Refused(NOW, None)] * TRIES)
+        run(alone(stale, "mark"), *[Refused(NOW, THERE)] * TRIES)
     assert stale.planned == TRIES
 
 

@@ -9,11 +9,9 @@ import pytest
 from semel import errors
 from semel.core.clock import Clock
 from semel.stores.postgres import PostgresStore, ddl
-from semel.stores.postgres.address import PostgresAddress
-from semel.stores.postgres.errors import MEANINGS, translated, unreachable
+from semel.stores.postgres.address import MEANINGS, PostgresAddress, translated, unreachable
 from semel.stores.postgres.interpreter import RoundTrip, TransactionConflict
-from semel.stores.postgres.schema import QUERIES
-from semel.stores.postgres.statements import channel
+from semel.stores.postgres.statements import QUERIES, channel
 from semel.tables import LEDGER
 from semel.testing.conformance import TABLES
 

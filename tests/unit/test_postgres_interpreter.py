@@ -10,7 +10,6 @@ from semel.core.commands import (
     Batch,
     Cancelled,
     Delete,
-    Equals,
     Found,
     Get,
     Many,
@@ -21,25 +20,22 @@ from semel.core.commands import (
     Update,
     Watch,
 )
-from semel.stores.postgres.address import PostgresAddress
-from semel.stores.postgres.errors import translated
+from semel.stores.postgres.address import PostgresAddress, translated
 from semel.stores.postgres.interpreter import (
     BEGIN,
     COMMIT,
     LIKELY_REFUSALS,
     MOST_COUNTS,
-    ROWS,
     SNAPSHOT,
     TRIES,
     ConditionFailed,
     PostgresSteps,
     RefusalCounts,
     RoundTrip,
+    StepsWithin,
     TransactionConflict,
 )
-from semel.stores.postgres.plan import PostgresPlan
-from semel.stores.postgres.statements import ASK_TIME
-from semel.stores.postgres.within import StepsWithin
+from semel.stores.postgres.statements import ASK_TIME, PostgresPlan
 from semel.stores.servertime import FRESH_SECONDS, ServerTime
 from semel.stores.shared import Plans
 from semel.tables import Kind, Table
@@ -48,8 +44,8 @@ from semel.testing.conformance import NOTES, THINGS
 
 NOW = 1000.0
 ITEM = {"text": "new", "gone_at": 2000.0}
-MADE = (NOW, False, None)
-NOT_MADE = (NOW, None, None)
+MADE = (NOW, True, None)
+NOT_MADE = (NOW, False, None)
 
 
 @pytest.fixture
@@ -82,16 +78,16 @@ def test_a_write_is_one_statement_also_when_it_loses(steps):
     round_trips = steps.of(Put(THINGS, "a", ITEM, ABSENT))
     trip = next(round_trips)
     assert (len(trip.statements), trip.commits) == (1, True)
-    assert trip.statements[0][1][:2] == [NOW, "a"]
-    refused = ended(round_trips, [[(*NOT_MADE, *row(id="a", gone_at=2000.0))]])
+    assert trip.statements[0][1][:3] == [NOW, False, "a"]
+    refused = ended(round_trips, [[(*NOT_MADE, row(id="a", gone_at=2000.0))]])
     assert refused == Refused(NOW, {"id": "a", "gone_at": 2000})
 
 
 def test_a_write_is_sent_again_when_what_was_read_is_out_of_date(steps):
     round_trips = steps.of(Put(THINGS, "a", ITEM, ABSENT))
     first = next(round_trips)
-    assert round_trips.send([[(*NOT_MADE, *NOTHING)]]) == first
-    assert ended(round_trips, [[(*MADE, *NOTHING)]]) == Applied(NOW)
+    assert round_trips.send([[(*NOT_MADE, NOTHING)]]) == first
+    assert ended(round_trips, [[(*MADE, NOTHING)]]) == Applied(NOW)
 
 
 def test_and_after_a_conflict_but_not_for_ever(steps):
@@ -123,63 +119,42 @@ def test_another_table_of_the_same_name_is_refused(steps):
 # Batches
 
 
-def test_writes_of_one_shape_share_a_statement_and_answer_in_order(steps):
+def test_the_writes_of_a_batch_go_in_one_order_and_are_answered_in_that_of_the_caller(steps):
     round_trips = steps.of(
-        Batch(
-            (
-                Put(THINGS, "b", ITEM, ABSENT),
-                Delete(THINGS, "x"),
-                Put(THINGS, "a", ITEM, ABSENT),
-                Put(THINGS, "c", ITEM, ABSENT),
-            )
-        )
+        Batch((Put(THINGS, "b", ITEM, ABSENT), Delete(THINGS, "x"), Put(THINGS, "a", ITEM, ABSENT)))
     )
     trip = next(round_trips)
-    assert [values[1] for _, values in trip.statements] == [["b", "a", "c"], ["x"]]
-    puts = [
-        (*NOT_MADE, *row(id="a", gone_at=2000.0)),
-        (*MADE, *row(id="c")),
-        (*MADE, *row(id="b")),
-        (*NOT_MADE, *NOTHING),
-    ]
-    many = ended(round_trips, [puts, [(*NOT_MADE, *NOTHING)]])
+    assert [values[:3] for _, values in trip.statements] == [[NOW, False, key] for key in "abx"]
+    refused = (*NOT_MADE, row(id="a", gone_at=2000.0))
+    many = ended(round_trips, [[refused], [(*MADE, NOTHING)], [(*NOT_MADE, NOTHING)]])
     assert many.replies == (
         Applied(NOW),
         Refused(NOW, None),
         Refused(NOW, {"id": "a", "gone_at": 2000}),
-        Applied(NOW),
     )
 
 
-def test_writes_to_one_key_wait_for_each_other(steps):
-    round_trips = steps.of(
-        Batch((Put(THINGS, "a", ITEM, ABSENT), Delete(THINGS, "a"), Put(THINGS, "b", ITEM, ABSENT)))
+def test_writes_to_one_key_keep_their_order(steps):
+    trip = next(
+        steps.of(Batch((Put(THINGS, "b", ITEM), Put(THINGS, "a", ITEM, ABSENT), Delete(THINGS, "a"))))
     )
-    first = next(round_trips)
-    assert [values[1] for _, values in first.statements] == [["a", "b"]]
-    assert not first.partial
-    second = round_trips.send([[(*MADE, *row(id="a")), (*MADE, *row(id="b")), (*NOT_MADE, *NOTHING)]])
-    assert [values[1] for _, values in second.statements] == [["a"]]
-    assert second.partial, "if this fails, the first has been made"
-    assert ended(round_trips, [[(*MADE, *row(id="a")), (*NOT_MADE, *NOTHING)]]).replies == (Applied(NOW),) * 3
+    assert [values[2] for _, values in trip.statements] == ["a", "a", "b"]
+    assert [b"DELETE" in sql for sql, _ in trip.statements] == [False, True, False]
 
 
 def test_only_what_was_out_of_date_is_sent_again(steps):
     round_trips = steps.of(Batch((Put(THINGS, "a", ITEM, ABSENT), Put(THINGS, "b", ITEM, ABSENT))))
-    next(round_trips)
-    again = round_trips.send([[(*MADE, *row(id="a")), (*NOT_MADE, *NOTHING)]])
-    assert [values[1] for _, values in again.statements] == [["b"]]
+    assert not next(round_trips).partial
+    again = round_trips.send([[(*MADE, NOTHING)], [(*NOT_MADE, NOTHING)]])
+    assert [values[2] for _, values in again.statements] == ["b"]
+    assert again.partial, "if this fails, the first has been made"
+    assert ended(round_trips, [[(*MADE, NOTHING)]]).replies == (Applied(NOW),) * 2
 
 
 def test_a_batch_in_conflict_is_sent_again_whole(steps):
     round_trips = steps.of(Batch((Put(THINGS, "a", ITEM, ABSENT), Put(THINGS, "b", ITEM, ABSENT))))
     first = next(round_trips)
     assert round_trips.throw(TransactionConflict("deadlock")) == first
-
-
-def test_a_large_batch_goes_in_parts(steps):
-    trip = next(steps.of(Batch(tuple(Put(THINGS, str(n), ITEM, ABSENT) for n in range(ROWS + 1)))))
-    assert [len(values[1]) for _, values in trip.statements] == [ROWS, 1]
 
 
 def test_a_batch_with_a_mistake_in_it_is_refused_whole(steps):
@@ -190,13 +165,14 @@ def test_a_batch_with_a_mistake_in_it_is_refused_whole(steps):
 
 # Transactions
 
-BOTH = Transact(
-    (Put(THINGS, "b", ITEM, ABSENT), Update(NOTES, "o", {"text": "x"}, Equals("text", "old"), "2"))
-)
+BOTH = Transact((Put(THINGS, "b", ITEM, ABSENT), Update(NOTES, "o", {"text": "x"}, {"text": "old"}, "2")))
 NOTE = row(NOTES, owner="o", place="2", gone_at=2000.0, text="old")
+EXPIRED = row(NOTES, owner="o", place="2", gone_at=500.0, text="new")
+FOUND = {"owner": "o", "place": "2", "gone_at": 500, "text": "new"}
 
 
-WRITTEN = [(NOW, None, 1)]
+WRITTEN = [(*MADE, NOTHING)]
+NONE = [(NOW, *NOTHING)]
 REFUSED = ConditionFailed("a condition does not hold")
 
 
@@ -210,31 +186,32 @@ def test_a_transaction_is_one_trip_and_writes_in_one_order(steps):
     assert ended(round_trips, [[], WRITTEN, WRITTEN, []]) == Applied(NOW)
 
 
-def test_its_time_is_that_of_its_beginning(steps):
-    """Every write of it has the same, which the server knows without being told."""
-    for sql, _ in next(PostgresSteps(Plans(PostgresPlan).of, lambda: None).of(BOTH)).statements[1:-1]:
-        assert b"transaction_timestamp()" in sql
-        assert b"clock_timestamp()" not in sql
+def test_its_writes_have_its_time_and_fail_with_it(steps):
+    """They are told that they are several, and have the texts of single writes."""
+    single = next(steps.of(BOTH.writes[0])).statements[0]
+    first, second = next(steps.of(BOTH)).statements[1:-1]
+    assert second == (single[0], [NOW, True, *single[1][2:]])
+    assert first[1][:2] == [NOW, True]
 
 
 def test_what_refused_is_looked_up_in_one_more_trip(steps):
+    """An expired item refuses as it is: the rule decides what that means."""
     round_trips = steps.of(BOTH)
     next(round_trips)
     look = round_trips.throw(REFUSED)
-    assert verbs(look) == [SNAPSHOT[0], b"...", b"...", b"...", COMMIT[0]]
-    assert look.statements[1] == (ASK_TIME, [NOW])
+    assert verbs(look) == [SNAPSHOT[0], b"...", b"...", COMMIT[0]]
     assert not any(b"FOR UPDATE" in sql for sql, _ in look.statements)
     assert (look.commits, look.undone_if_refused) == (False, False)
-    there, over = row(id="b", gone_at=2000.0), row(NOTES, owner="o", place="2", gone_at=500.0, text="old")
-    refusals = (Refused(NOW, {"id": "b", "gone_at": 2000}), Refused(NOW, None))
-    assert ended(round_trips, [[], [(NOW,)], [there], [over], []]) == Cancelled(NOW, refusals)
+    answers = [[], [(NOW, *row(id="b", gone_at=2000.0))], [(NOW, *EXPIRED)], []]
+    refusals = (Refused(NOW, {"id": "b", "gone_at": 2000}), Refused(NOW, FOUND))
+    assert ended(round_trips, answers) == Cancelled(NOW, refusals)
 
 
 def test_a_write_that_would_have_held_has_no_refusal(steps):
     round_trips = steps.of(BOTH)
     next(round_trips)
     round_trips.throw(REFUSED)
-    assert ended(round_trips, [[], [(NOW,)], [], [], []]) == Cancelled(NOW, (None, Refused(NOW, None)))
+    assert ended(round_trips, [[], NONE, NONE, []]) == Cancelled(NOW, (None, Refused(NOW, None)))
 
 
 def test_a_transaction_begins_anew_where_what_refused_is_gone_but_not_for_ever(steps):
@@ -242,7 +219,7 @@ def test_a_transaction_begins_anew_where_what_refused_is_gone_but_not_for_ever(s
     first = next(round_trips)
     for _ in range(TRIES - 1):
         round_trips.throw(REFUSED)
-        assert round_trips.send([[], [(NOW,)], [], [NOTE], []]) == first
+        assert round_trips.send([[], NONE, [(NOW, *NOTE)], []]) == first
     with pytest.raises(errors.StoreThrottled, match="try again later"):
         round_trips.throw(REFUSED)
 
@@ -261,7 +238,7 @@ def cancelled(round_trips):
     trips = [next(round_trips)]
     if trips[0].undone_if_refused:
         trips.append(round_trips.throw(REFUSED))
-    assert type(ended(round_trips, [[], [(NOW,)], [], [], []])) is Cancelled
+    assert type(ended(round_trips, [[], NONE, NONE, []])) is Cancelled
     return len(trips)
 
 
@@ -270,7 +247,7 @@ def test_where_a_transaction_was_refused_twice_the_next_looks_first(steps):
     assert [cancelled(steps.of(BOTH)) for _ in range(4)] == [2, 2, 1, 1]
     round_trips = steps.of(BOTH)
     assert not next(round_trips).undone_if_refused
-    dare = round_trips.send([[], [(NOW,)], [], [NOTE], []])
+    dare = round_trips.send([[], NONE, [(NOW, *NOTE)], []])
     assert dare.undone_if_refused, "it is allowed now"
     assert ended(round_trips, [[], WRITTEN, WRITTEN, []]) == Applied(NOW)
     assert next(steps.of(BOTH)).undone_if_refused
@@ -323,7 +300,7 @@ def test_nothing_is_a_batch_and_a_transaction_too(steps):
     assert next(round_trips).statements == []
     assert ended(round_trips, []).replies == ()
     round_trips = steps.of(Transact(()))
-    assert next(round_trips).statements == [BEGIN, (ASK_TIME, [NOW]), COMMIT]
+    assert next(round_trips).statements == [BEGIN, (ASK_TIME, [NOW, True]), COMMIT]
     assert ended(round_trips, [[], [(NOW,)], []]) == Applied(NOW)
 
 
@@ -337,39 +314,34 @@ def within(steps):
     return StepsWithin(steps)
 
 
-def test_inside_a_transaction_it_locks_in_one_order_decides_and_writes(within):
-    """He dares nothing: an error would be the end of the caller's transaction."""
+def test_inside_a_transaction_it_writes_in_one_order_after_a_savepoint(within):
+    """No write of it fails: an error would be the end of the caller's transaction."""
     round_trips = within.of(BOTH)
-    lock = next(round_trips)
-    assert verbs(lock) == [SAVE, b"...", b"...", b"..."]
-    assert [b"semel_conformance_notes" in sql for sql, _ in lock.statements] == [False, True, False, False]
-    assert lock.statements[-1] == (ASK_TIME, [NOW])
-    assert all(b"FOR UPDATE" in sql for sql, _ in lock.statements[1:-1])
-    write = round_trips.send([[], [NOTE], [], [(NOW,)]])
-    assert (len(write.statements), write.commits, write.undone_if_refused) == (2, False, False)
-    assert verbs(round_trips.send([[(*MADE, *row(NOTES))], [(*MADE, *NOTHING)]])) == [RELEASE]
+    assert next(round_trips).statements == [(SAVE, None), (ASK_TIME, [NOW, False])]
+    write = round_trips.send([[], [(NOW,)]])
+    assert [b"semel_conformance_notes" in sql for sql, _ in write.statements] == [True, False]
+    assert [values[:2] for _, values in write.statements] == [[NOW, False]] * 2
+    assert (write.commits, write.undone_if_refused) == (False, False)
+    assert verbs(round_trips.send([[(*MADE, row(NOTES))], WRITTEN])) == [RELEASE]
     assert ended(round_trips, [[]]) == Applied(NOW)
 
 
-def test_what_is_refused_inside_a_transaction_writes_nothing_and_says_why(within):
+def test_what_is_refused_inside_a_transaction_is_undone_and_says_why(within):
     round_trips = within.of(BOTH)
     next(round_trips)
+    round_trips.send([[], [(NOW,)]])
     there = row(id="b", gone_at=2000.0)
-    over = round_trips.send(
-        [[], [row(NOTES, owner="o", place="2", gone_at=500.0, text="old")], [there], [(NOW,)]]
-    )
-    assert verbs(over) == [RELEASE]
-    refusals = (Refused(NOW, {"id": "b", "gone_at": 2000}), Refused(NOW, None))
+    assert verbs(round_trips.send([[(*NOT_MADE, EXPIRED)], [(*NOT_MADE, there)]])) == [UNDO]
+    refusals = (Refused(NOW, {"id": "b", "gone_at": 2000}), Refused(NOW, FOUND))
     assert ended(round_trips, [[]]) == Cancelled(NOW, refusals)
 
 
-def test_it_begins_anew_where_an_item_has_come_to_be_but_not_for_ever(within):
-    """What was not there could not be locked."""
+def test_it_begins_anew_where_what_was_read_is_out_of_date_but_not_for_ever(within):
     round_trips = within.of(BOTH)
     first = next(round_trips)
     for left in reversed(range(TRIES)):
-        round_trips.send([[], [NOTE], [], [(NOW,)]])
-        assert verbs(round_trips.send([[(*MADE, *row(NOTES))], [(*NOT_MADE, *NOTHING)]])) == [UNDO]
+        round_trips.send([[], [(NOW,)]])
+        assert verbs(round_trips.send([[(*MADE, row(NOTES))], [(*NOT_MADE, NOTHING)]])) == [UNDO]
         if left:
             assert round_trips.send([[]]) == first
     with pytest.raises(errors.StoreThrottled, match="try again later"):
@@ -405,7 +377,7 @@ def time(ours):
 def test_the_time_is_asked_for_where_nothing_was_heard(steps, time):
     assert time.known() is None
     round_trips = steps.of(Time())
-    assert next(round_trips) == RoundTrip([(ASK_TIME, [NOW])], commits=False)
+    assert next(round_trips) == RoundTrip([(ASK_TIME, [NOW, False])], commits=False)
     assert ended(round_trips, [[(NOW,)]]) == Found(NOW, None)
 
 

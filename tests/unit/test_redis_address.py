@@ -4,11 +4,11 @@ import pytest
 
 import semel
 from semel.errors import InvalidOption
-from semel.stores.redis.address import Node, RedisAddress, parse
+from semel.stores.redis.server import Node, RedisAddress, parse
 
 
 def test_a_url_says_where_and_how():
-    assert parse("redis://cache") == RedisAddress(home=Node("cache", 6379), shown="redis://cache")
+    assert parse("redis://cache") == RedisAddress(home=Node("cache", 6379))
     place = (
         "[::1]:7000?prefix=a:b&cluster=yes&timeout=9"
         "&wait_replicas=2&wait_timeout=3&ssl_cert_reqs=none&ssl_check_hostname=no"
@@ -24,13 +24,7 @@ def test_a_url_says_where_and_how():
         timeout=9,
         wait_replicas=2,
         wait_seconds=3,
-        shown=f"rediss://{place}",
     )
-    assert [parse(f"redis://h{word}").scoped for word in ("", "?slots=partition", "?slots=scope")] == [
-        False,
-        False,
-        True,
-    ]
     assert parse("redis://:pw@h/3").db == 3
     assert (parse("redis://:pw@h").password, parse("redis://:pw@h").username) == ("pw", None)
 
@@ -48,7 +42,6 @@ def test_a_url_says_where_and_how():
         ("redis://h?colour=red", "unknown option 'colour'"),
         ("redis://h?cluster=maybe", "yes or no"),
         ("redis://h/1?cluster=yes", "database 0"),
-        ("redis://h?slots=tenant", "slots is partition or scope"),
         ("redis://h?wait_replicas=0", "from 1 on"),
         ("redis://h?wait_replicas=some", "from 1 on"),
         ("redis://h?wait_timeout=1", "wait_replicas"),

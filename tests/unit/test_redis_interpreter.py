@@ -1,26 +1,17 @@
-"""What is said to which server, and what is made of the answers: no server takes part."""
+"""What is sent to which server, and what is made of the replies: no server takes part."""
 
 from typing import Any
 
 import msgspec
 import pytest
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    BusyLoadingError,
-    MovedError,
-    NoScriptError,
-    ReadOnlyError,
-    ResponseError,
-)
+from redis.crc import key_slot
+from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as Broken
 
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
-    Add,
-    After,
     Applied,
     Batch,
     Cancelled,
@@ -33,25 +24,25 @@ from semel.core.commands import (
     Refused,
     Time,
     Transact,
-    Update,
 )
-from semel.stores.redis.address import Node, parse
-from semel.stores.redis.cluster import Router, SlotMap, key_slot
-from semel.stores.redis.errors import code, lost, refusal, unreachable
-from semel.stores.redis.interpreter import ATTEMPTS, WRITES_PER_CALL, Interpreter
-from semel.stores.redis.protocol import RedisRequest
+from semel.stores.redis.interpreter import WRITES_PER_CALL, Interpreter
+from semel.stores.redis.router import Router
+from semel.stores.redis.server import ErrorReply, Node, code, lost, parse, refusal, unreachable
 from semel.stores.servertime import FRESH_SECONDS
-from semel.testing.conformance import ENTRIES, THINGS
+from semel.testing.conformance import ENTRIES, NOTES, THINGS
 
 HOME = Node("h", 1)
 A, B = Node("a", 1), Node("b", 2)
 # One half of the slots each.
 SLOTS = [[0, 8191, [b"a", 1, b"id"]], [8192, 16383, [b"b", 2, b"id"], [b"replica", 3, b"id"]]]
-STAMP = [b"dev", b"1", None]
+STAMP = [b"dev", b"1", b"server"]
+NO_SCRIPT = ErrorReply("NOSCRIPT No matching script.")
 
 
 def head(*outcomes):
-    return msgspec.msgpack.encode([5.0, list(outcomes)])
+    """A reply of write.lua: for each write 1 if it was made, else 0 or the fields of the item."""
+    each = [(1, []) if one == 1 else (0, one or []) for one in outcomes]
+    return msgspec.msgpack.encode([5.0, each])
 
 
 MADE, REFUSED, NOTHING = head(1), head(0), head(0)
@@ -62,10 +53,9 @@ def mark(key):
 
 
 def on(node):
-    """A key that this node has."""
-    return next(
-        key for key in "xyzuvw" if SlotMap.from_reply(SLOTS, HOME).owner(b"{%s}" % key.encode()) == node
-    )
+    """A key of a scope that this node has."""
+    scopes = (f"dev/{number}/" for number in range(99))
+    return next(scope + "k" for scope in scopes if (key_slot(scope.encode()) <= 8191) is (node == A))
 
 
 class Script:
@@ -75,8 +65,14 @@ class Script:
         self.talk = Interpreter(parse(url), "dev", clock or Clock())
         self.talk._open = opened
         if slots and self.talk.address.cluster:
-            self.talk.slots = SlotMap.from_reply(SLOTS, HOME)
+            self.refresh(SLOTS)
         self.sent = []
+
+    def refresh(self, slots):
+        requests = self.talk.refresh()
+        next(requests)
+        with pytest.raises(StopIteration):
+            requests.send([slots])
 
     def play(self, command, *lines):
         dialogue, script = self.talk.perform(command), list(lines)
@@ -101,7 +97,7 @@ def clustered(**options):
 # Opening
 
 
-def test_the_first_command_sees_to_the_stamp():
+def test_the_first_command_looks_at_the_stamp():
     script = Script(opened=False)
     assert script.play(mark("k"), [STAMP], [MADE]) == Applied(5.0)
     assert b"semel:meta" in script.sent[0].data
@@ -109,14 +105,20 @@ def test_the_first_command_sees_to_the_stamp():
     assert script.play(mark("k"), [REFUSED]) == Refused(5.0, None)
 
 
+def test_a_new_prefix_is_stamped():
+    script = Script(opened=False)
+    assert script.play(mark("k"), [[None] * 3], [1, 1, 1], [STAMP], [MADE]) == Applied(5.0)
+    assert script.sent[1].data.count(b"HSETNX") == 3
+
+
 @pytest.mark.parametrize(
     ("stamp", "error"),
     [
-        ([b"prod", b"1", None], errors.WrongEnvironment),
-        ([b"dev", b"2", None], errors.SchemaTooNew),
-        ([b"dev", b"x", None], errors.WrongSchema),
-        ([None, b"1", None], errors.WrongSchema),
-        ([b"dev", b"1", b"scope"], errors.WrongSchema),
+        ([b"prod", b"1", b"server"], errors.WrongEnvironment),
+        ([b"dev", b"2", b"server"], errors.SchemaTooNew),
+        ([b"dev", b"x", b"server"], errors.WrongSchema),
+        ([None, b"1", b"server"], errors.WrongSchema),
+        ([b"dev", b"1", b"cluster"], errors.WrongSchema),
     ],
 )
 def test_another_stamp_is_refused_each_time(stamp, error):
@@ -129,15 +131,26 @@ def test_another_stamp_is_refused_each_time(stamp, error):
 # Scripts
 
 
-def test_a_server_that_does_not_know_a_script_is_told_it_once():
+def test_a_server_that_lacks_a_script_is_sent_its_text():
+    script = Script()
+    assert script.play(mark("k"), [NO_SCRIPT], [MADE]) == Applied(5.0)
+    first, second = (exchange.data for exchange in script.sent)
+    assert (first.count(b"EVALSHA"), second.count(b"EVAL\r\n"), second.count(b"EVALSHA")) == (1, 1, 0)
+
+
+def test_of_a_batch_only_what_found_no_script_is_sent_again():
     script = Script()
     many = Batch(tuple(mark(str(number)) for number in range(3 * WRITES_PER_CALL)))
-    unknown = [NoScriptError("No matching script")] * 3
-    made = [head(*[1] * WRITES_PER_CALL)] * 3
-    assert len(script.play(many, unknown, made).replies) == 3 * WRITES_PER_CALL
-    first, second = (exchange.data for exchange in script.sent)
-    assert first.count(b"EVALSHA") == 3
-    assert (second.count(b"EVAL\r\n"), second.count(b"EVALSHA")) == (1, 2)
+    made = head(*[1] * WRITES_PER_CALL)
+    reply = script.play(many, [made, NO_SCRIPT, NO_SCRIPT], [made, made])
+    assert len(reply.replies) == 3 * WRITES_PER_CALL
+    assert [exchange.count for exchange in script.sent] == [3, 2]
+
+
+def test_a_write_that_failed_otherwise_is_not_sent_again():
+    script = Script()
+    with pytest.raises(errors.StoreOutcomeUnknown):
+        script.play(mark("k"), [ErrorReply("ERR user_script:1: something new")])
 
 
 def test_writes_are_marked_as_such_and_readings_are_not():
@@ -159,7 +172,7 @@ def test_a_write_is_confirmed_in_the_same_round_trip():
 
 
 @pytest.mark.parametrize("reply", [MADE, REFUSED])
-@pytest.mark.parametrize("replicas", [0, 1, ResponseError("ERR")])
+@pytest.mark.parametrize("replicas", [0, 1, ErrorReply("ERR")])
 def test_too_few_replicas_leave_it_in_doubt_whatever_the_answer(reply, replicas):
     with pytest.raises(errors.StoreOutcomeUnknown, match="wait_replicas asks for 2"):
         Script("redis://h:1?wait_replicas=2").play(mark("k"), [reply, replicas])
@@ -168,7 +181,7 @@ def test_too_few_replicas_leave_it_in_doubt_whatever_the_answer(reply, replicas)
 def test_what_was_refused_needs_no_replicas():
     with pytest.raises(errors.StoreUnavailable, match="replica"):
         Script("redis://h:1?wait_replicas=2").play(
-            mark("k"), [ReadOnlyError("no", status_code="READONLY"), 0]
+            mark("k"), [ErrorReply("READONLY You can't write against a read only replica."), 0]
         )
 
 
@@ -177,8 +190,8 @@ def test_what_was_refused_needs_no_replicas():
 
 def test_a_batch_of_which_a_part_was_made_is_in_doubt():
     many = Batch(tuple(mark(str(number)) for number in range(2 * WRITES_PER_CALL)))
-    full = ResponseError("OOM command not allowed")
-    with pytest.raises(errors.StoreOutcomeUnknown, match="part of it was made"):
+    full = ErrorReply("OOM command not allowed")
+    with pytest.raises(errors.StoreOutcomeUnknown, match="part of it was written"):
         Script().play(many, [head(*[1] * WRITES_PER_CALL), full])
     with pytest.raises(errors.StoreUnavailable, match="maxmemory"):
         Script().play(many, [full, full])
@@ -204,31 +217,27 @@ def test_a_batch_of_which_a_part_was_made_is_in_doubt():
             errors.StoreUnavailable,
         ),
         ("ERR unknown command 'EVALSHA'", errors.StoreUnavailable),
+        ("ERR max number of clients reached", errors.StoreUnavailable),
         ("ERR user_script:1: something new", errors.StoreOutcomeUnknown),
     ],
 )
 def test_every_refusal_has_its_error_and_a_next_step(said, kind):
-    raised = refusal(ResponseError(said), HOME, writes=True)
+    raised = refusal(ErrorReply(said), HOME, writes=True)
     assert type(raised) is kind
     assert "h:1" in str(raised)
 
 
 def test_every_error_is_known_by_its_word():
-    assert code(ReadOnlyError("You can't", status_code="READONLY")) == "READONLY"
-    assert code(ResponseError("OOM command not")) == "OOM"
-    assert code(ResponseError("The user executing the script can't run this command")) == "NOPERM"
+    assert code(AuthenticationError("You can't", status_code="WRONGPASS")) == "WRONGPASS"
+    assert code(ErrorReply("OOM command not")) == "OOM"
+    assert code(ErrorReply("The user executing the script can't run this command")) == "NOPERM"
 
 
-def test_what_was_lost_is_told_from_what_was_refused():
-    broken, loading = Broken("closed"), BusyLoadingError("loading", status_code="LOADING")
-    read, write = RedisRequest(HOME, b"", 1), RedisRequest(HOME, b"", 1, writes=True)
-    assert type(lost(broken, write, 10, answered=False)) is errors.StoreOutcomeUnknown
-    assert isinstance(lost(broken, read, 10, answered=False), errors.StoreUnavailable)
-    assert type(lost(loading, write, 10, answered=False)) is errors.StoreUnavailable
-    assert type(lost(loading, write, 10, answered=True)) is errors.StoreOutcomeUnknown
-    crowded = Broken("max number of clients reached")
-    assert type(lost(crowded, write, 10, answered=False)) is errors.StoreUnavailable
-    assert "within 10 s" in str(lost(TimeoutError(), write, 10, answered=False))
+def test_a_lost_write_is_unknown_and_a_lost_read_is_not():
+    broken = Broken("closed")
+    assert type(lost(broken, HOME, 10, writes=True)) is errors.StoreOutcomeUnknown
+    assert isinstance(lost(broken, HOME, 10, writes=False), errors.StoreUnavailable)
+    assert "within 10 s" in str(lost(TimeoutError(), HOME, 10, writes=True))
 
 
 def test_who_is_not_let_in_is_told_why():
@@ -244,11 +253,11 @@ def test_who_is_not_let_in_is_told_why():
 
 def found(text):
     flat = [b"text", text, b"gone_at", b"1e12"]
-    return [msgspec.msgpack.encode([5.0, [[1, *map(len, flat)]]]), b"".join(flat)]
+    return head(flat)
 
 
 def name(key):
-    return f"semel:{THINGS.name}:{{{key}}}".encode()
+    return f"semel:{THINGS.name}:{{/}}{{{key}}}".encode()
 
 
 TIME = [[b"5", b"0"]]
@@ -284,16 +293,14 @@ def test_where_little_is_found_the_steps_grow():
 
 def test_slots_are_asked_for_once():
     script = clustered(slots=False, opened=False)
-    meta = SlotMap.from_reply(SLOTS, HOME).owner(b"semel:meta")
-    script.play(mark(on(A)), [SLOTS], [STAMP], [MADE])
+    script.play(mark(on(A)), [SLOTS], [[b"dev", b"1", b"cluster"]], [MADE])
     script.play(mark(on(B)), [MADE])
-    assert script.nodes() == [HOME, meta, A, B]
+    assert script.nodes() == [HOME, script.talk.owner(b"semel:meta"), A, B]
 
 
 def test_a_slot_that_moved_is_followed_and_remembered():
     script, key = clustered(), on(A)
-    slot = key_slot(b"{%s}" % key.encode())
-    moved = MovedError(f"{slot} b:2")
+    moved = ErrorReply(f"MOVED {key_slot(key[:-1].encode())} b:2")
     assert script.play(mark(key), [moved], [MADE]) == Applied(5.0)
     script.play(mark(key), [REFUSED])
     assert script.nodes() == [A, B, B]
@@ -301,14 +308,15 @@ def test_a_slot_that_moved_is_followed_and_remembered():
 
 def test_a_slot_that_is_moving_is_asked_for_where_it_goes():
     script, key = clustered(), on(A)
-    assert script.play(mark(key), [AskError(f"{key_slot(key.encode())} b:2")], [b"OK", MADE]) == Applied(5.0)
+    asked = ErrorReply(f"ASK {key_slot(key[:-1].encode())} b:2")
+    assert script.play(mark(key), [asked], [b"OK", MADE]) == Applied(5.0)
     assert script.nodes() == [A, B]
     assert script.sent[1].data.startswith(b"*1\r\n$6\r\nASKING\r\n")
     script.play(mark(key), [REFUSED])
     assert script.nodes()[-1] == A
 
 
-def test_a_node_that_is_gone_is_replaced_by_who_has_its_slots():
+def test_a_node_that_is_gone_is_replaced_by_the_one_that_has_its_slots():
     script = clustered()
     away = errors.StoreUnavailable("gone")
     all_b = [[0, 16383, [b"b", 2, b"id"]]]
@@ -339,185 +347,93 @@ def test_a_batch_goes_to_every_node_once_and_comes_back_in_order():
 
 def test_a_batch_whose_second_node_is_gone_is_in_doubt():
     away = errors.StoreUnavailable("gone")
-    with pytest.raises(errors.StoreOutcomeUnknown, match="part of it was made"):
+    with pytest.raises(errors.StoreOutcomeUnknown, match="part of it was written"):
         clustered().play(Batch((mark(on(A)), mark(on(B)))), [MADE], away, [SLOTS])
 
 
-def test_a_transaction_of_items_that_lie_apart_is_sent_to_nobody():
+def test_slots_that_no_node_has_are_unavailable_and_asked_for_again():
     script = clustered()
-    with pytest.raises(errors.UsageError, match="share their partition key"):
-        script.play(Transact((mark(on(A)), mark(on(B)))))
-    assert script.sent == []
-
-
-def test_slots_that_nobody_has_are_unavailable_and_asked_for_again():
-    script = clustered()
-    script.talk.slots = SlotMap([])
+    script.refresh([SLOTS[1]])
     with pytest.raises(errors.StoreUnavailable, match="slot"):
-        script.play(mark("k"))
+        script.play(mark(on(A)))
     script.play(mark(on(B)), [SLOTS], [MADE])
     assert script.nodes() == [HOME, B]
 
 
 def test_a_node_without_a_name_is_the_one_that_was_asked():
-    assert SlotMap.from_reply([[0, 16383, [b"", 7, b"id"]]], HOME).nodes == [Node("h", 7)]
+    script = clustered(slots=False)
+    script.refresh([[0, 16383, [b"", 7, b"id"]]])
+    assert script.talk.owner(b"k") == Node("h", 7)
 
 
 def test_a_page_of_a_cluster_that_has_changed_is_refused():
     script = clustered()
-    with pytest.raises(errors.UsageError, match="begin again"):
+    with pytest.raises(errors.UsageError, match="start from the first page"):
         script.play(Query(THINGS, after='["c:9",0,[]]'))
 
 
-def test_a_transaction_in_one_slot_is_one_exchange():
-    script = Script("redis://h:1?cluster=yes&slots=scope")
-    one, other = mark("dev/acme/a"), Put(ENTRIES, "dev/acme/b", {"gone_at": 9}, ABSENT, "s")
+def test_a_transaction_in_one_scope_is_one_exchange():
+    script = clustered()
+    one, other = mark("dev/acme/a"), Put(ENTRIES, "dev/acme/b", {"gone_at": 9, "text": "x"}, ABSENT, "s")
     assert script.play(Transact((one, other)), [head(1, 1)]) == Applied(5.0)
-    assert len(script.sent) == 1
+    assert script.play(Transact((one, other)), [head(0, 1)]) == Cancelled(5.0, (Refused(5.0, None), None))
+    assert [exchange.count for exchange in script.sent] == [1, 1]
 
 
-def test_what_to_do_about_items_that_lie_apart_is_said():
-    with pytest.raises(errors.UsageError, match="the store be made with slots=scope"):
-        clustered().play(Transact((mark("dev/acme/a"), mark("dev/acme/b"))))
-    by_scope = Script("redis://h:1?cluster=yes&slots=scope")
-    with pytest.raises(errors.UsageError, match="or at least their scope"):
-        by_scope.play(Transact((mark("dev/acme/a"), mark("dev/other/b"))))
-    assert by_scope.sent == []
+def test_a_transaction_over_scopes_is_sent_to_no_node():
+    """Also where chance has put both scopes on one."""
+    script = clustered()
+    for other in ("dev/other/b", "no scope"):
+        with pytest.raises(errors.UsageError, match="limited to one scope"):
+            script.play(Transact((mark("dev/acme/a"), mark(other))))
+    assert script.sent == []
 
 
 # Indexes
 
 
-def entry(key, **item):
-    return Put(ENTRIES, key, {"gone_at": 9, **item}, None, "s")
+def page(*entries):
+    """The reply of page.lua, with an item for each entry."""
+    fields = [[b"text", b"x", b"gone_at", b"9"] for _ in entries]
+    return [b"5", [entry + b"\0\0semel:conformance_entries:{/}{a}:s" for entry in entries], fields]
 
 
-def orders(exchange):
-    """What write.lua is told in an exchange."""
-    return [
-        msgspec.msgpack.decode(word) for word in exchange.data.split(b"\r\n") if b"\xa6writes" in word[:16]
-    ]
-
-
-def as_read(flat):
-    return [msgspec.msgpack.encode([5.0, [[2, *map(len, flat)]]]), b"".join(flat)]
-
-
-ITEM = [b"text", b"x", b"gone_at", b"9"]
-
-
-def test_on_one_server_an_item_and_its_entries_are_one_exchange():
+def test_a_page_of_an_index_is_one_exchange():
     script = Script()
-    assert script.play(entry("k", text="x", due=1, count=1), [MADE]) == Applied(5.0)
-    [exchange] = script.sent
-    assert (exchange.count, b"late" in exchange.data) == (1, False)
+    item = {"owner": "a", "place": "s", "text": "x", "gone_at": 9}
+    assert script.play(Query(ENTRIES, "x", index="text"), [page(b"")]) == Page(5.0, (item,), None)
+    empty = [b"5", [b"\0\0semel:conformance_entries:{/}{a}:s"], [[]]]
+    assert script.play(Query(ENTRIES, "x", index="text"), [empty]) == Page(5.0, (), None)
+    assert [exchange.count for exchange in script.sent] == [1, 1]
 
 
-def test_in_a_cluster_an_item_is_sent_once_its_entry_was_answered():
-    script, there, elsewhere = clustered(), on(A), on(B)
-    assert script.play(entry(there, text=elsewhere), [MADE], [MADE]) == Applied(5.0)
-    assert script.nodes() == [B, A]
-    assert [exchange.writes for exchange in script.sent] == [True, True]
-    entering, writing = (orders(exchange)[0] for exchange in script.sent)
-    assert [write["make"] for write in entering["writes"]] == ["enter"]
-    assert [write["make"] for write in writing["writes"]] == ["put"]
-    assert writing["late"] == 5.0 + 300
-
-
-@pytest.mark.parametrize("failure", [errors.StoreOutcomeUnknown("lost"), errors.StoreUnavailable("gone")])
-def test_an_item_whose_entry_is_in_doubt_is_not_sent(failure):
-    """And that is no doubt about the item."""
+def test_a_value_without_a_scope_is_looked_for_on_every_node_of_a_cluster():
     script = clustered()
-    lines = [failure] if isinstance(failure, errors.StoreOutcomeUnknown) else [failure, [SLOTS]]
-    with pytest.raises(errors.StoreUnavailable):
-        script.play(entry(on(A), text=on(B)), *lines)
-    assert [exchange.node for exchange in script.sent if exchange.writes] == [B]
+    keys = [b"semel:conformance_entries/text:{dev/%d/}x" % number for number in range(3)]
+    scans = [[b"7", keys[:1]]], [[b"0", keys[1:2]]], [[b"0", keys[2:]]]
+    owners = [script.talk.owner(key) for key in keys]
+    by_node = [[page(b"")] * owners.count(node) for node in dict.fromkeys(owners)]
+    found = script.play(Query(ENTRIES, "x", index="text"), *scans, *by_node)
+    assert script.nodes()[:3] == [A, A, B]
+    assert (len(found.items), found.after) == (3, None)
 
 
-def test_what_is_wrong_with_an_item_is_found_before_anything_is_sent():
+def test_a_value_with_a_scope_is_looked_for_on_one_node():
     script = clustered()
-    with pytest.raises(errors.UsageError):
-        script.play(entry(on(A), text=on(B), colour="red"))
-    assert script.sent == []
+    key = on(B)
+    script.play(Query(ENTRIES, key, index="text"), [[b"5", [], []]])
+    assert script.nodes() == [B]
 
 
-def test_entries_of_a_batch_are_made_in_one_round_before_it():
-    script, a, b = clustered(), on(A), on(B)
-    batch = Batch((entry(a, text=b), entry(b, text=a), mark(a)))
-    reply = script.play(batch, [MADE], [MADE], [head(1, 1)], [MADE])
-    assert reply == Many((Applied(5.0),) * 3)
-    assert script.nodes() == [B, A, A, B]
-
-
-def test_a_write_that_does_not_tell_where_to_is_sent_twice():
-    script = Script()
-    update = Update(ENTRIES, "k", {"due": 1}, sort="s")
-    assert script.play(update, [as_read(ITEM)], [MADE]) == Applied(5.0)
-    first, second = (orders(exchange)[0]["writes"][0] for exchange in script.sent)
-    assert first["still"] == ["never"]
-    assert second["still"][1][0] == ["equals", "text", "x"]
-    assert second["entered"]
-
-
-def test_a_write_that_is_refused_is_refused_at_once():
-    script = Script()
-    assert script.play(Update(ENTRIES, "k", {"due": 1}, sort="s"), [REFUSED]) == Refused(5.0, None)
-
-
-def test_an_item_that_moved_meanwhile_is_thought_over_until_it_stands_still():
-    script = Script()
-    moved = [as_read([b"text", b"y", b"gone_at", b"9"])]
-    update = Update(ENTRIES, "k", {"due": 1}, sort="s")
-    assert script.play(update, [as_read(ITEM)], moved, [MADE]) == Applied(5.0)
-    assert orders(script.sent[2])[0]["writes"][0]["still"][1][0] == ["equals", "text", "y"]
-    with pytest.raises(errors.StoreThrottled, match="moved 'k' in an index"):
-        script.play(update, *[[as_read(ITEM)]] * ATTEMPTS)
-
-
-def test_an_item_that_would_outlive_its_entries_is_entered_anew():
-    """The script finds that out, and the write itself says nothing of an index."""
-    script = Script()
-    update = Update(ENTRIES, "k", {"gone_at": 1e6}, sort="s")
-    assert script.play(update, [as_read(ITEM)], [MADE]) == Applied(5.0)
-    assert "still" not in orders(script.sent[0])[0]["writes"][0]
-    assert orders(script.sent[1])[0]["writes"][0]["entered"]
-
-
-def test_a_transaction_is_thought_over_whole():
-    script = Script()
-    writes = (mark("a"), Add(ENTRIES, "k", "count", 1, {}, {"gone_at": 9}, None, "s"))
-    flat = [b"count", b"6", *ITEM]
-    again = [msgspec.msgpack.encode([5.0, [1, [2, *map(len, flat)]]]), b"".join(flat)]
-    assert script.play(Transact(writes), [again], [head(1, 1)]) == Applied(5.0)
-    assert [order["make"] for order in orders(script.sent[1])[0]["writes"]] == ["put", "add"]
-    refused = script.play(Transact(writes), [again], [head(0, 1)])
-    assert refused == Cancelled(5.0, (Refused(5.0, None), None))
-
-
-def test_what_a_batch_has_to_think_over_is_made_after_the_rest():
-    script = Script()
-    batch = Batch((mark("a"), Update(ENTRIES, "k", {"due": 1}, sort="s"), mark("b")))
-    reply = script.play(batch, [head(1, 2, 0)], [as_read(ITEM)], [MADE])
-    assert reply == Many((Applied(5.0), Applied(5.0), Refused(5.0, None)))
-    with pytest.raises(errors.StoreOutcomeUnknown, match="part of it was made"):
-        script.play(batch, [head(1, 2, 0)], errors.StoreUnavailable("gone"))
-
-
-def test_entries_that_lead_nowhere_are_told_of_and_a_failure_of_that_is_no_failure():
-    members = [b'["a","s"]', b'["b","s"]']
-    item = [msgspec.msgpack.encode([5.0, [[1, 4, 1, 7, 1]]]), b"textxgone_at9"]
-    for told in ([None], errors.StoreUnavailable("gone")):
-        script = Script()
-        page = script.play(Query(ENTRIES, "x", index="text"), [[head(), members]], [item, NOTHING], told)
-        assert page == Page(5.0, ({"owner": "a", "place": "s", "text": "x", "gone_at": 9},), None)
-        doubt = script.sent[-1].data
-        assert members[1] in doubt
-        assert members[0] not in doubt
+def test_a_page_without_entries_has_the_time():
+    script = clustered()
+    empty = [[b"0", []]]
+    assert script.play(Query(ENTRIES, "x", index="text"), empty, empty, TIME) == Page(5.0, (), None)
 
 
 def test_a_key_of_a_table_is_no_number():
     with pytest.raises(errors.UsageError, match="is a text, not 7"):
-        Script().play(Query(THINGS, 7))
+        Script().play(Query(NOTES, 7))
 
 
 # Time
@@ -546,27 +462,10 @@ def test_the_time_is_asked_for_once_and_then_told_from_memory():
     assert len(script.sent) == 2
 
 
-def test_every_answer_tells_the_time():
-    clock = Stepping()
-    script = Script(clock=clock)
-    script.play(mark("k"), [MADE])
-    clock.passed += 2
-    assert script.play(Time()) == Found(7.0, None)
-    script.play(Get(THINGS, "k"), [msgspec.msgpack.encode([20.0, [0]])])
-    assert script.talk.time.known() == Found(20.0, None)
-
-
-def test_a_moment_that_the_servers_clock_is_to_tell_is_told_from_memory_too():
-    script = Script(clock=Stepping())
-    script.play(mark("k"), [MADE])
-    script.play(entry("k", text="x", due=After(3)), [MADE])
-    assert orders(script.sent[1])[0]["writes"][0]["set"]["due"] == 8.0
-
-
 def test_a_cluster_tells_the_time_though_the_node_in_the_url_is_gone():
     script = clustered()
     assert script.play(Time(), TIME) == Found(5.0, None)
-    assert script.nodes() == [SlotMap.from_reply(SLOTS, HOME).owner(b"semel:meta")]
+    assert script.nodes() == [script.talk.owner(b"semel:meta")]
 
 
 def test_nothing_is_sent_where_nothing_is_asked():

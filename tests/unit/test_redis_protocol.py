@@ -2,15 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from redis.exceptions import AuthenticationError, NoScriptError, ResponseError
 
 from semel.stores.redis import connection
-from semel.stores.redis.connection import server_error
-from semel.stores.redis.protocol import ErrorReply, read
+from semel.stores.redis.server import ErrorReply, gather, read
 
 ANSWERS = st.recursive(
     st.none() | st.binary(max_size=40) | st.integers(-(2**63), 2**63 - 1),
@@ -51,16 +49,14 @@ def test_an_error_is_a_reply_too():
     assert type(parsed[0]) is ErrorReply
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"), [("ERR no", ResponseError), ("NOSCRIPT No matching script.", NoScriptError)]
-)
-def test_an_error_reply_is_the_exception_that_the_driver_has_for_it(text, kind):
-    assert type(server_error(text)) is kind
-
-
-def test_an_error_reply_of_a_server_that_lets_nobody_in_is_raised():
-    with pytest.raises(AuthenticationError, match="invalid"):
-        server_error("WRONGPASS invalid")
+@given(st.lists(ANSWERS, max_size=5), st.data())
+def test_replies_are_gathered_as_they_come(answers, data):
+    whole, rest = b"".join(map(spoken, answers)), b""
+    replies: list[Any] = []
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=3)))
+    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        rest = gather(rest + whole[start:end], len(answers), replies)
+    assert (replies, rest) == (answers, b"")
 
 
 def test_private_names_of_the_driver_are_used_in_one_module_alone():

@@ -9,7 +9,7 @@ import semel
 from semel.core.clock import Clock
 from semel.errors import StoreError
 from semel.stores.sqlite import SQLiteStore
-from semel.stores.sqlite import time as file_times
+from semel.stores.sqlite import file as file_times
 from semel.testing.conformance.harness import claimed
 
 NOW = 1_700_000_000.25
@@ -134,7 +134,7 @@ def test_a_write_that_fails_is_no_note(machine, open_ledger, monkeypatch):
         s.ledger.mark_processed("first", ttl=7200)
         machine.advance(50)
         with monkeypatch.context() as patched:
-            patched.setattr(s.store._interpreter, "finish", _fail)
+            patched.setattr(s.store._commands, "do_chores", _fail)
             with pytest.raises(StoreError):
                 s.ledger.mark_processed("second", ttl=7200)
         s.ledger.mark_processed("second", ttl=7200)

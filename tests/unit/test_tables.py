@@ -4,14 +4,7 @@ from math import ceil
 
 import pytest
 
-from semel.errors import InvalidOption
-from semel.provision import KNOWN, OWN
-from semel.provision.shape import create_request, ttl_request
-from semel.stores.dynamodb.layout import DynamoLayout, title
-from semel.stores.dynamodb.time import ClockReading
-from semel.tables import FOREVER, LEDGER, Kind, Table
-from semel.tables.powertools import POWERTOOLS
-from semel.tables.seeds import (
+from semel.apps.tables import (
     ACTIVITIES,
     ALCHEMISER,
     MESSAGES,
@@ -23,6 +16,12 @@ from semel.tables.seeds import (
     SUPPORT_STATE,
     TABLES,
 )
+from semel.errors import InvalidOption
+from semel.provision.shape import create_request, description
+from semel.stores.dynamodb.items import ItemFormat, title
+from semel.tables import FOREVER, LEDGER, OWN, Kind, Table, known
+from semel.tables.mapping import mapped
+from semel.tables.powertools import POWERTOOLS
 
 NOW = 1_790_000_000.25
 
@@ -47,7 +46,7 @@ def record(table, key, **more):
         "expires_at": NOW + 60,
         "version": 1,
     }
-    return DynamoLayout(LEDGER, table, "prod").item(f"prod//{key}", None, item | more, ClockReading(NOW, NOW))
+    return ItemFormat(LEDGER, table, "prod").item(f"prod//{key}", None, item | more, (NOW, NOW))
 
 
 # Q: the webhook ledger
@@ -60,7 +59,7 @@ def test_quill_is_named_keyed_and_expires_as_its_seed_says(monkeypatch):
     monkeypatch.setenv("DYNAMO_TABLE_NAME", "Another")
     assert create_request(QUILL, "prod")["TableName"] == "Another"
     assert keys(QUILL) == {"pk": "S"}
-    assert ttl_request(QUILL, "prod")["TimeToLiveSpecification"] == {
+    assert description(QUILL, "prod")["TimeToLiveSpecification"] == {
         "Enabled": True,
         "AttributeName": "expiresAt",
     }
@@ -142,8 +141,8 @@ def test_the_state_of_a_conversation_is_as_its_seed_says():
         "last_auto_reply": Kind.OBJECT,
         "version": Kind.NUMBER,
     }
-    item = DynamoLayout(SUPPORT_STATE, SUPPORT_STATE, "prod").item(
-        "prod//talk", None, {"updated_at": NOW, "expires_at": NOW}, ClockReading(NOW, NOW)
+    item = ItemFormat(SUPPORT_STATE, SUPPORT_STATE, "prod").item(
+        "prod//talk", None, {"updated_at": NOW, "expires_at": NOW}, (NOW, NOW)
     )
     assert item == {
         "conversation_id": {"S": "talk"},
@@ -173,7 +172,7 @@ def test_a_table_without_ttl_and_without_a_reason_is_refused():
 
 @pytest.mark.seed("R6")
 def test_every_table_has_a_ttl_or_says_why_its_items_stay():
-    for table in KNOWN.values():
+    for table in known():
         assert table.ttl or table.forever, table.name
         assert not (table.ttl and table.forever) or table is LEDGER, table.name
 
@@ -220,8 +219,8 @@ def test_the_counters_of_a_household_are_as_their_seed_says():
         "updatedAt": Kind.NUMBER,
         "ttl": Kind.NUMBER,
     }
-    changes = DynamoLayout(RESPONSE_COUNTERS, RESPONSE_COUNTERS, "prod").changes(
-        {"updatedAt": NOW, "ttl": NOW}, ClockReading(NOW, NOW)
+    changes = ItemFormat(RESPONSE_COUNTERS, RESPONSE_COUNTERS, "prod").encode(
+        {"updatedAt": NOW, "ttl": NOW}, [], (NOW, NOW)
     )
     assert changes == {"updatedAt": {"S": "2026-09-21T14:13:20.250Z"}, "ttl": {"N": str(ceil(NOW))}}
 
@@ -248,17 +247,15 @@ def test_the_names_of_the_household_s_tables_carry_the_environment_or_are_those_
 
 def test_a_message_of_a_household_has_an_end_in_whole_seconds():
     message = {"userId": 1, "timestamp": 2, "expires_at": NOW}
-    written = DynamoLayout(MESSAGES, MESSAGES, "prod").item("prod//chat", 7, message, ClockReading(NOW, NOW))
+    written = ItemFormat(MESSAGES, MESSAGES, "prod").item("prod//chat", 7, message, (NOW, NOW))
     assert written["ttl"] == {"N": str(ceil(NOW))}
     assert "expires_at" not in written
-    assert ttl_request(MESSAGES, "prod")["TimeToLiveSpecification"]["AttributeName"] == "ttl"
+    assert description(MESSAGES, "prod")["TimeToLiveSpecification"]["AttributeName"] == "ttl"
 
 
 def test_only_items_that_may_stay_for_ever_are_written_without_an_end():
     activity = {"userId": 1, "timestamp": 2, "expires_at": FOREVER}
-    written = DynamoLayout(ACTIVITIES, ACTIVITIES, "prod").item(
-        "prod//chat", "01H", activity, ClockReading(NOW, NOW)
-    )
+    written = ItemFormat(ACTIVITIES, ACTIVITIES, "prod").item("prod//chat", "01H", activity, (NOW, NOW))
     assert "expires_at" not in written
 
 
@@ -294,15 +291,14 @@ def test_the_table_of_the_probe_is_as_its_seed_says():
 
 
 def test_every_table_of_the_seeds_and_powertools_own_is_known_by_its_name():
-    assert [*KNOWN.values()] == [*OWN, *TABLES, POWERTOOLS]
+    assert [*known()] == [*OWN, POWERTOOLS, *TABLES]
 
 
-@pytest.mark.parametrize("table", KNOWN.values(), ids=lambda table: table.name)
+@pytest.mark.parametrize("table", [*known()], ids=lambda table: table.name)
 def test_two_tables_never_share_a_name_in_dynamodb(table, monkeypatch):
-    for other in KNOWN.values():
-        if other.titled_by:
-            monkeypatch.delenv(other.titled_by, raising=False)
-    assert [title(other, "prod") for other in KNOWN.values()].count(title(table, "prod")) == 1
+    for variable in filter(None, (mapped(other).titled_by for other in known())):
+        monkeypatch.delenv(variable, raising=False)
+    assert [title(other, "prod") for other in known()].count(title(table, "prod")) == 1
 
 
 @pytest.mark.parametrize("env", ["a b", "prod/eu", "é"])

@@ -10,8 +10,15 @@ from ulid import ULID
 
 import semel
 from semel.doors.inbox import Message, open_inbox
-from semel.state import ulids
-from semel.state.ulids import REMEMBERED, Ulids, first, last, milliseconds
+from semel.state.journal import (
+    LATEST,
+    REMEMBERED,
+    Ulids,
+    first_ulid,
+    last_ulid,
+    milliseconds,
+    ulid_of,
+)
 from semel.testing import FakeClock
 
 NOW = 1_700_000_000.123
@@ -97,7 +104,7 @@ def test_two_makers_make_different_ids():
     assert Ulids().make(NOW) != Ulids().make(NOW)
 
 
-MOMENTS = st.floats(0, ulids.LATEST / 1000, allow_nan=False)
+MOMENTS = st.floats(0, LATEST / 1000, allow_nan=False)
 
 
 @given(MOMENTS, MOMENTS)
@@ -110,20 +117,20 @@ def test_ids_sort_as_their_moments_do(one, other):
 @given(MOMENTS)
 def test_an_id_tells_its_moment_and_lies_within_its_bounds(at):
     id = Ulids().make(at)
-    moment, *bounds = [ULID.from_str(one).milliseconds / 1000 for one in (id, first(at), last(at))]
+    moment, *bounds = [ULID.from_str(one).milliseconds / 1000 for one in (id, first_ulid(at), last_ulid(at))]
     assert abs(moment - at) <= 0.0005 + at * 1e-15
-    assert first(at) <= id <= last(at)
+    assert first_ulid(at) <= id <= last_ulid(at)
     assert bounds == [moment, moment]
 
 
-@given(st.integers(0, ulids.LATEST), st.integers(0, 2**80 - 1))
+@given(st.integers(0, LATEST), st.integers(0, 2**80 - 1))
 def test_an_id_is_written_as_another_library_writes_it(moment, number):
-    assert ulids.text(moment, number) == str(ULID(moment.to_bytes(6) + number.to_bytes(10)))
+    assert ulid_of(moment, number) == str(ULID(moment.to_bytes(6) + number.to_bytes(10)))
 
 
 def test_what_no_id_can_hold_is_the_first_or_the_last():
-    assert first(-5) == first(0) == "0" * 26
-    assert last(1e18) == "7" + "Z" * 25
+    assert first_ulid(-5) == first_ulid(0) == "0" * 26
+    assert last_ulid(1e18) == "7" + "Z" * 25
 
 
 def test_counting_on_never_runs_over(monkeypatch):
@@ -132,7 +139,7 @@ def test_counting_on_never_runs_over(monkeypatch):
     maker = Ulids()
     made = [maker.make(NOW) for _ in range(100)]
     assert made == sorted(set(made))
-    assert made[-1] < last(NOW)
+    assert made[-1] < last_ulid(NOW)
 
 
 def test_few_milliseconds_are_remembered():

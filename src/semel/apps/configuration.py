@@ -13,8 +13,10 @@ import msgspec
 from semel import errors
 from semel.apps.sections import BadSetting, StoreSection
 from semel.apps.settings import parsed
+from semel.apps.tables import TABLES
 from semel.core.runtime import Concealed
-from semel.tables import Table, seeds
+from semel.tables import Table
+from semel.tables.mapping import mapped
 
 SettingPath: TypeAlias = tuple[str, ...]
 S = TypeVar("S", bound=msgspec.Struct)
@@ -111,9 +113,9 @@ def _find_store(configuration: Configuration, environ: Mapping[str, str]) -> Non
     apps = configuration.tree.get("apps")
     if configuration.has(("semel", "url")) or not isinstance(apps, dict):
         return
-    for table in seeds.TABLES:
+    for table in TABLES:
         section = apps.get(table.name)
-        named = [name for name in table.located_by if environ.get(name)]
+        named = [name for name in mapped(table).located_by if environ.get(name)]
         if named and isinstance(section, dict) and section.get("enabled", True) in (True, "true", "1"):
             url = url_by_variables(table, environ)
             configuration.put(("semel", "url"), url, f"the environment variable {named[0]}")
@@ -121,7 +123,7 @@ def _find_store(configuration: Configuration, environ: Mapping[str, str]) -> Non
 
 def url_by_variables(table: Table, environ: Mapping[str, str]) -> str:
     """The URL of the DynamoDB that a table's own variables lead to; tables have their own names there."""
-    region, endpoint = (environ.get(name, "") for name in table.located_by)
+    region, endpoint = (environ.get(name, "") for name in mapped(table).located_by)
     return f"dynamodb://{region}" + (f"?{urlencode({'endpoint': endpoint})}" if endpoint else "")
 
 

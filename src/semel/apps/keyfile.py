@@ -77,7 +77,7 @@ def _long_enough(secret: bytes, what: str, setting: tuple[str, ...], configurati
 
 def _own(url: str, configuration: Configuration, looking: bool) -> bytes | None:
     """The secret in the file beside the database, which is made if there is none, and never written over."""
-    from semel.stores.sqlite.address import SQLiteFile
+    from semel.stores.sqlite.file import SQLiteFile
 
     try:
         file = SQLiteFile.from_url(url)

@@ -18,7 +18,8 @@ from semel.apps.sections import StoreSection
 from semel.connect import Semel
 from semel.core.codecs import Encryption
 from semel.core.runtime import Concealed
-from semel.tables import INBOX, LEDGER, OWN, Form, Table
+from semel.tables import INBOX, LEDGER, OWN, Table
+from semel.tables.mapping import Form, asked, mapped
 
 
 class Binding(Concealed, msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +49,7 @@ def binding(
     """
     url = url_of(app, store.url, section)
     # What others read as JSON in a table of theirs is not encrypted: they could not read it.
-    plain = ledger_at(url).column("result").form is Form.JSON
+    plain = mapped(ledger_at(url)).column("result").form is Form.JSON
     return Binding(
         url=url,
         env=store.env,
@@ -64,7 +65,7 @@ def url_of(app: str, url: str, section: Mapping[str, Any] = MappingProxyType({})
     if not section.get("tables"):
         return url
     # Only where it is needed: a function's cold start has better things to do.
-    from semel.apps.tables import located
+    from semel.apps.titles import located
 
     return located(url, app, section)
 
@@ -99,7 +100,7 @@ def ledger_at(url: str) -> Table:
     from semel.stores.dynamodb.address import parse
 
     # The ledger's comes last; a URL may name other tables too.
-    named = [table for table in parse(url).tables if table.name == LEDGER.name or table.holds is not None]
+    named = [table for table in parse(url).tables if asked(table).name == LEDGER.name]
     return named[-1] if named else LEDGER
 
 
@@ -119,7 +120,7 @@ def tables_of(
     What waits for it stands in the inbox, unless it is `queued` elsewhere, or nothing ever waits.
     """
     from semel.apps.registry import is_known
-    from semel.apps.tables import deployed, deploys
+    from semel.apps.titles import deployed, deploys
 
     if not is_known(app, section) or not deploys(app, section):
         return at(url, OWN)
@@ -131,7 +132,7 @@ def tables_of(
 def at(url: str, tables: Iterable[Table]) -> tuple[Table, ...]:
     """Tables as a store has them: only in DynamoDB may another stand for the ledger, as the URL may say."""
     if not in_dynamodb(url):
-        return tuple(dict.fromkeys(table.holds or table for table in tables))
+        return tuple(dict.fromkeys(map(asked, tables)))
     from semel.stores.dynamodb.address import parse
 
     ledger, named = ledger_at(url), {table.name: table for table in parse(url).tables}

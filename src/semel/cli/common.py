@@ -192,7 +192,7 @@ def _check_file(url: str) -> None:
     """Refuse an SQLite file that is not there, or that holds no ledger: opening it would put one there."""
     if not url.startswith("sqlite:"):
         return
-    from semel.stores.sqlite.address import SQLiteFile
+    from semel.stores.sqlite.file import SQLiteFile
 
     path = Path(SQLiteFile.from_url(url).path)
     if not path.is_file():

@@ -28,7 +28,7 @@ from semel.core.clock import Clock
 from semel.core.commands import Found, Get, read
 from semel.core.drive import drive
 from semel.model import PROVISION, Problem
-from semel.provision.builders import BUILDERS, ProvisionTarget, opened
+from semel.provision import SCHEMES, ProvisionTarget, problems
 from semel.service.settings import settings
 from semel.tables import LEDGER
 
@@ -165,13 +165,12 @@ def skew(there: float, before: float, after: float) -> CheckResult:
 def _tables(where: StoreOptions) -> Iterator[CheckResult]:
     """What `semel provision --check` finds; in DynamoDB, TTL by itself."""
     target = _target(where)
-    if target.scheme not in BUILDERS:
+    if target.scheme not in SCHEMES:
         yield CheckResult("tables", "ok", "this kind of store has none that semel makes")
         return
-    with opened(target) as builder:
-        problems = builder.problems()
-    expiry = [problem for problem in problems if problem.what.startswith("TTL ")]
-    others = [problem for problem in problems if problem not in expiry]
+    found = problems(target)
+    expiry = [problem for problem in found if problem.what.startswith("TTL ")]
+    others = [problem for problem in found if problem not in expiry]
     names = ", ".join(table.name for table in target.tables)
     yield from _found("tables", "fail", others, f"environment {target.env} has {names}")
     if target.scheme == "dynamodb":
@@ -197,7 +196,7 @@ def _target(where: StoreOptions) -> ProvisionTarget:
 
 def _room(url: str) -> Iterator[CheckResult]:
     """How much room there is beside an SQLite file; where it is full, the look at the tables says so."""
-    from semel.stores.sqlite.address import LEAST_ROOM, SQLiteFile
+    from semel.stores.sqlite.file import LEAST_ROOM, SQLiteFile
 
     file = SQLiteFile.from_url(url)
     path = Path(file.path)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from math import isfinite
-from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -28,6 +28,8 @@ from semel.errors import (
     fails_again,
     words_of,
 )
+
+T = TypeVar("T")
 
 # A ledger's row should stay a row: what is larger belongs into an overflow store. A store whose rows hold
 # less (DynamoDB: 400 KB) asks for less.
@@ -260,7 +262,16 @@ class Codec:
             if not fails_again(lambda: _json(value)):
                 raise
             return Encoded(not_kept("not-serialisable"), f"{type(error).__name__}: {words_of(error)}")
-        misfit = "" if promised is None else _misfit(data, promised)
+        misfit = ""
+        if promised is not None:
+            try:
+                promised.decode(data)
+            except Exception as error:  # noqa: BLE001 - a class's own checks may raise anything
+                # The first line: those after it may show the value.
+                misfit = words_of(error).partition("\n")[0] or type(error).__name__
+        size = len(data)
+        if size <= self.compress_over and size <= self.max_bytes and self.encryption is None:
+            return Encoded(Body(data, UNTYPED if misfit else PLAIN), misfit=misfit)
         return self.pack(data, identity, UNTYPED if misfit else PLAIN, misfit)
 
     def decode(self, body: Body, decoder: Decoder, identity: str) -> Any:
@@ -322,16 +333,6 @@ class Codec:
         return self.unpack(body.data, body.encoding, identity)
 
 
-def _misfit(data: bytes, promised: Decoder) -> str:
-    """Why a value cannot be read back as what it was promised to be; "" where it can."""
-    try:
-        promised.decode(data)
-    except Exception as error:  # noqa: BLE001 - a class's own checks may raise anything
-        # The first line: those after it may show the value.
-        return words_of(error).partition("\n")[0] or type(error).__name__
-    return ""
-
-
 def _compress(data: bytes, encoding: str) -> tuple[bytes, str]:
     import zlib
 
@@ -378,12 +379,21 @@ def _json(value: Any) -> bytes:
     data = _encode(value)
     if b"null" in data and value is not None:
         _refuse_nan(value)
-    if type(value) not in _SCALARS:
+    if type(value) not in _WITHOUT_DICTS:
         check_names(value)
     return data
 
 
-_SCALARS: Final = frozenset({str, int, float, bool, type(None), msgspec.UnsetType})
+_SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None), msgspec.UnsetType})
+_WITHOUT_DICTS: Final[set[type]] = set(_SCALARS)
+
+
+def holds_no_dict(kind: type[T]) -> type[T]:
+    """Declare that no value of a type holds a dict, which could have two names that are one in JSON."""
+    _WITHOUT_DICTS.add(kind)
+    return kind
+
+
 _BYTES: Final = (bytes, bytearray, memoryview)
 
 
@@ -411,7 +421,9 @@ def check_names(value: Any) -> None:
 
 def _check_each(values: Iterable[Any]) -> None:
     for one in values:
-        if type(one) not in _SCALARS:
+        kind = type(one)
+        # Pairs of texts, such as headers, need no call of their own.
+        if kind not in _SCALARS and not (kind is tuple and _SCALARS.issuperset(map(type, one))):
             check_names(one)
 
 

@@ -1,14 +1,16 @@
-"""The commands that the rules send to a store, and its replies: frozen values.
+"""The contract between rules and stores: commands, replies, and what they mean.
 
-The rules of the house yield a command and receive its reply. A store interprets commands; it knows no
-rule. Two things hold for every command on every store:
+A rule yields a command, a frozen value, and receives its reply. A store executes commands and knows no rule.
 
-- **An item whose time is up does not exist.** Whether it has been deleted yet changes no answer.
-- **Time is the store's.** `After(30)` means thirty seconds after the store's now, and every reply says
-  what that now was.
+- **A write compares and swaps.** `expect` says what the item must be: `ANY`, `ABSENT`, or the attributes that
+  must still be what the rule read. A refused write returns the item that it found, read in the same step.
+- **The rule decides.** Stores compare values; they know no lease and no status. A store keeps an expired item
+  until it removes it, and only queries leave it out: `read`, `write` and `alive` treat it as absent.
+- **Time is the store's.** `After(30)` is thirty seconds after the store's now, and every reply carries it.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -24,7 +26,7 @@ Bound: TypeAlias = str | float | None
 
 
 class After(msgspec.Struct, frozen=True):
-    """A moment so many seconds after the store's now."""
+    """A moment this many seconds after the store's now."""
 
     seconds: float
 
@@ -32,67 +34,23 @@ class After(msgspec.Struct, frozen=True):
 NOW = After(0)
 
 
-# Conditions: each is one clause of a ConditionExpression, of a WHERE, of a Lua `if`.
+class Presence(Enum):
+    """What a write expects, when it expects no values."""
+
+    ANY = "any"
+    """Anything, or nothing."""
+    ABSENT = "absent"
+    """No item."""
 
 
-class Absent(msgspec.Struct, frozen=True):
-    """There is no such item."""
+ANY = Presence.ANY
+ABSENT = Presence.ABSENT
 
+# Or the attributes that the item must still have; None stands for an attribute that it must not have.
+Expect: TypeAlias = Presence | Mapping[str, Any]
 
-class Present(msgspec.Struct, frozen=True):
-    """There is such an item."""
-
-
-class Equals(msgspec.Struct, frozen=True):
-    """The item exists, and this attribute has this value."""
-
-    attribute: str
-    value: str | int | float | bytes
-
-
-class OneOf(msgspec.Struct, frozen=True):
-    """The item exists, and this attribute has one of these values."""
-
-    attribute: str
-    values: tuple[str | int | float | bytes, ...]
-
-
-class AtMost(msgspec.Struct, frozen=True):
-    """The item exists, and this number is no larger than that; a missing number is 0."""
-
-    attribute: str
-    value: float
-
-
-class Past(msgspec.Struct, frozen=True):
-    """The item exists, and this moment is not after the store's now."""
-
-    attribute: str
-
-
-class Begins(msgspec.Struct, frozen=True):
-    """The item exists, and this text begins with that."""
-
-    attribute: str
-    value: str
-
-
-class AllOf(msgspec.Struct, frozen=True):
-    """Every one of them holds."""
-
-    conditions: tuple["Condition", ...]
-
-
-class AnyOf(msgspec.Struct, frozen=True):
-    """At least one of them holds."""
-
-    conditions: tuple["Condition", ...]
-
-
-Condition: TypeAlias = Absent | Present | Equals | OneOf | AtMost | Past | Begins | AllOf | AnyOf
-
-ABSENT = Absent()
-PRESENT = Present()
+PRESENT: Mapping[str, Any] = {}
+"""Expects an item, whatever its attributes are."""
 
 
 # Commands on one item. `key` is the partition; `sort` is given where the table has a sort key.
@@ -107,29 +65,39 @@ class Get(msgspec.Struct, frozen=True):
 
 
 class Put(msgspec.Struct, frozen=True):
-    """Write a whole item if the condition holds. The reply is `Applied` or `Refused`."""
+    """Write a whole item. The reply is `Applied` or `Refused`."""
 
     table: Table
     key: str
     item: Item
-    when: Condition | None = None
+    expect: Expect = ANY
     sort: Sort = None
 
 
 class Update(msgspec.Struct, frozen=True):
-    """Change attributes of an item that exists; it never brings one to life. `None` removes an attribute."""
+    """Change attributes of an existing item; `None` removes one. The reply is `Applied` or `Refused`."""
 
     table: Table
     key: str
     set: Item
-    when: Condition = PRESENT
+    expect: Mapping[str, Any] = PRESENT
+    sort: Sort = None
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Remove an existing item. The reply is `Applied` or `Refused`."""
+
+    table: Table
+    key: str
+    expect: Mapping[str, Any] = PRESENT
     sort: Sort = None
 
 
 class Add(msgspec.Struct, frozen=True):
-    """Add to a number, making the item if there is none. The reply carries the item as it then is.
+    """Add to a number, and write `set`. The reply is `Applied` with the item as it then is, or `Refused`.
 
-    `set` is written every time, `once` only where the attribute is missing.
+    It is refused if the sum would exceed `cap`. Adding creates a missing item; subtracting needs one. An item
+    that exists keeps its end: `set` has the end of a new one.
     """
 
     table: Table
@@ -137,17 +105,7 @@ class Add(msgspec.Struct, frozen=True):
     attribute: str
     by: float
     set: Item
-    once: Item
-    when: Condition | None = None
-    sort: Sort = None
-
-
-class Delete(msgspec.Struct, frozen=True):
-    """Remove an item if the condition holds; deleting what is not there is refused."""
-
-    table: Table
-    key: str
-    when: Condition = PRESENT
+    cap: float | None = None
     sort: Sort = None
 
 
@@ -158,16 +116,17 @@ Write: TypeAlias = Put | Update | Add | Delete
 
 
 class Query(msgspec.Struct, frozen=True):
-    """A page of items: of one partition in sort order, or of the whole table in no promised order.
+    """Read a page of items: of one partition in sort order, or of the whole table in no promised order.
 
-    `low` and `high` bound the sort key, both included. `where` filters. The reply is a `Page`.
+    `low` and `high` bound the sort key, both included. `equal` names attributes and their values. `prefix` is
+    how partition keys begin, in a query of the whole table. The reply is a `Page`, without expired items.
 
-    With an `index`, `key` is a value of its partition and the order is that of its sort attribute; among
-    equals it is the store's own. An index may lag behind, so nothing is decided by it; and of an item it
-    gives its key and what it `carries`. `only` names the attributes that are wanted: others may be left out.
+    With an `index`, `key` is a value of its partition and the order is that of its sort attribute; the order
+    of equals is the store's. An index may lag behind, so it decides nothing; of an item it returns the key
+    and what it `carries`. `only` names the attributes that are wanted: a store may leave out others.
 
-    A store that has to read many items to find those that are wanted, or to go over many keys, ends a page
-    after about `most` of them, however few it has found; 0 lets it go on until the page is full.
+    A store that has to read many items to find the ones that are wanted ends a page after about `most` of
+    them, however few it has found; 0 lets it go on until the page is full.
     """
 
     table: Table
@@ -175,7 +134,8 @@ class Query(msgspec.Struct, frozen=True):
     low: Bound = None
     high: Bound = None
     reverse: bool = False
-    where: Condition | None = None
+    prefix: str = ""
+    equal: Mapping[str, Any] = {}
     limit: int = 100
     after: str | None = None
     index: str = ""
@@ -187,6 +147,8 @@ class Query(msgspec.Struct, frozen=True):
             raise UsageError(f"a page has room for at least one item, not for {self.limit}")
         if self.index and self.key is None:
             raise UsageError(f"index {self.index!r} is asked for one value of its partition: give it as key")
+        if self.prefix and self.key is not None:
+            raise UsageError("a prefix is one of keys in a whole table; a query of one key has low and high")
         self.table.index(self.index)
 
 
@@ -327,39 +289,94 @@ class Raised(msgspec.Struct, frozen=True):
 
 Steps: TypeAlias = Generator[Command, Any, T]
 
-# A write whose answer was lost is sent again with the same token, so that sending it again is harmless.
-# Three times rides out one broken connection in a pool; past that the store is down.
+# A write whose reply was lost is sent again with the same token, so sending it twice is harmless. Three times
+# covers one broken connection in a pool; after that the store is down.
 TRIES = 3
+# An item that expired is replaced, unless another writer replaces it first. That does not happen this often.
+OVERTAKEN = 20
 
 
 def write(command: Write) -> Steps[Applied | Refused]:
-    """Send a write, again where its answer was lost; every caller recognises its own token afterwards."""
-    return resent(command)
+    """Send a write, and send it again if its reply was lost. An expired item counts as absent.
+
+    Callers recognise their own write by its token.
+    """
+    try:
+        reply: Applied | Refused = yield command
+    except StoreOutcomeUnknown as lost:
+        reply = yield from resend(command, lost)
+    for _ in range(OVERTAKEN):
+        if type(reply) is not Refused:
+            return reply
+        retry = over_expired(command, reply)
+        if retry is None:
+            return as_absent(command.table, reply)
+        reply = yield from send(retry)
+    raise StoreThrottled(f"other writers replaced an expired item {OVERTAKEN} times in a row; retry later")
 
 
-def write_each(command: Batch) -> Steps[Many]:
-    """Send several writes that do not depend on each other."""
-    return resent(command)
+def write_each(writes: Sequence[Write]) -> Steps[list[Applied | Refused]]:
+    """Send writes that do not depend on each other, as `write` sends one: in one batch where possible."""
+    if len(writes) == 1:
+        return [(yield from write(writes[0]))]
+    replies: list[Any] = [None] * len(writes)
+    sent = dict(enumerate(writes))
+    for _ in range(OVERTAKEN):
+        many: Many = yield from send(Batch(tuple(sent.values())))
+        retries: dict[int, Write] = {}
+        for place, reply in zip(sent, many.replies, strict=True):
+            replies[place] = reply
+            if type(reply) is Refused:
+                retry = over_expired(writes[place], reply)
+                if retry is None:
+                    replies[place] = as_absent(writes[place].table, reply)
+                else:
+                    retries[place] = retry
+        if not retries:
+            return replies
+        sent = retries
+    raise StoreOutcomeUnknown(f"other writers replaced expired items {OVERTAKEN} times in a row")
 
 
-def resent(command: Write | Batch) -> Steps[Any]:
-    """Send what may be sent twice, again where its answer was lost."""
+def send(command: Write | Batch | Transact) -> Steps[Any]:
+    """Send what is harmless to send twice, and send it again if its reply was lost."""
     try:
         return (yield command)
-    except StoreOutcomeUnknown:
-        return (yield from again(command))
+    except StoreOutcomeUnknown as lost:
+        return (yield from resend(command, lost))
 
 
-def again(command: Write | Batch | Transact) -> Steps[Any]:
-    """Send a write again whose answer was lost: whoever finds its own mark there afterwards made it."""
-    unknown: StoreError | None = None
+def resend(command: Write | Batch | Transact, unknown: StoreError) -> Steps[Any]:
+    """Send a command again whose reply was lost."""
     for _ in range(TRIES - 1):
         try:
             return (yield command)
         except (StoreOutcomeUnknown, StoreUnavailable, StoreThrottled) as error:
-            # Whatever this try says of itself, an earlier one may have been applied.
+            # Whatever this attempt reports, an earlier one may have been applied.
             unknown = error
-    raise StoreOutcomeUnknown(f"tried {TRIES} times, and no answer came: {unknown}") from unknown
+    raise StoreOutcomeUnknown(f"tried {TRIES} times, and no reply came: {unknown}") from unknown
+
+
+def over_expired(command: Write, refused: Refused) -> Put | None:
+    """Return the write to send after a refusal, if a `Put` that expects no item found an expired one.
+
+    It expects the end that was read. Every writer moves that end, so only one of several can replace it.
+    """
+    if type(command) is not Put or command.expect is not ABSENT:
+        return None
+    table, item = command.table, refused.item
+    if item is None:  # it was removed in between
+        return command
+    if alive(table, item, refused.now) is not None:
+        return None
+    return Put(table, command.key, command.item, {table.expires: item[table.expires]}, command.sort)
+
+
+def as_absent(table: Table, refused: Refused) -> Refused:
+    """Return a refusal whose item is None if it has expired."""
+    if refused.item is None or alive(table, refused.item, refused.now) is not None:
+        return refused
+    return Refused(refused.now, None)
 
 
 def side_by_side(many: Sequence[Steps[T]]) -> Steps[list[T]]:
@@ -381,114 +398,76 @@ def _answers(asked: Mapping[int, Command]) -> Steps[dict[int, Any]]:
     writes = {number: command for number, command in asked.items() if isinstance(command, Write)}
     replies: dict[int, Any] = {}
     if writes:
-        together = yield from write_each(Batch(tuple(writes.values())))
-        replies |= zip(writes, together.replies, strict=True)
+        many: Many = yield from send(Batch(tuple(writes.values())))
+        replies |= zip(writes, many.replies, strict=True)
     for number in asked.keys() - writes.keys():
         replies[number] = yield asked[number]
     return replies
 
 
 def read(command: Get | Watch) -> Steps[Found]:
-    """Read one item."""
-    reply: Found = yield command
-    return reply
+    """Read one item; an expired one counts as absent."""
+    found: Found = yield command
+    item = found.item
+    if item is None or alive(command.table, item, found.now) is not None:
+        return found
+    return Found(found.now, None, found.waited)
+
+
+# What commands mean: the reference for every store.
 
 
 def alive(table: Table, item: Item | None, now: float) -> Item | None:
-    """The item, unless its time is up."""
-    if item is None or item[table.expires] <= now:
+    """Return the item, unless it has expired. An end that is no number ends nothing: readers report it."""
+    if item is None:
         return None
-    return item
+    end = item.get(table.expires)
+    return None if isinstance(end, int | float) and end <= now else item
 
 
-def holds(condition: Condition, item: Item | None, now: float) -> bool:
-    """What a condition means, for an item that is alive or None: the reference for every store."""
-    return _MEANINGS[type(condition)](condition, item, now)
-
-
-def _all_hold(condition: AllOf, item: Item | None, now: float) -> bool:
-    for each in condition.conditions:  # noqa: SIM110 - all() takes three times as long
-        if not _MEANINGS[type(each)](each, item, now):
+def allowed(command: Write, item: Item | None) -> bool:
+    """Return whether a write may be made on the item that is there, or on None."""
+    if type(command) is Add:
+        if item is None and command.by < 0:
+            return False
+        sum_ = ((item or {}).get(command.attribute) or 0) + command.by
+        return command.cap is None or sum_ <= command.cap
+    expect = command.expect  # type: ignore[union-attr]  # every other write has one
+    if expect is ANY:
+        return True
+    if isinstance(expect, Presence) or item is None:
+        return item is None and expect is ABSENT
+    for name, value in expect.items():  # noqa: SIM110 - all() takes three times as long
+        if item.get(name) != value:
             return False
     return True
 
 
-def _past(condition: Past, item: Item | None, now: float) -> bool:
-    moment = None if item is None else item.get(condition.attribute)
-    return moment is not None and moment <= now
-
-
-def _begins(condition: Begins, item: Item | None, _now: float) -> bool:
-    text = None if item is None else item.get(condition.attribute)
-    return isinstance(text, str) and text.startswith(condition.value)
-
-
-# By type, since this is the hottest line of the store in memory.
-_MEANINGS: dict[type, Callable[[Any, Item | None, float], bool]] = {
-    Absent: lambda _, item, _now: item is None,
-    Present: lambda _, item, _now: item is not None,
-    Equals: lambda c, item, _now: item is not None and item.get(c.attribute) == c.value,
-    OneOf: lambda c, item, _now: item is not None and item.get(c.attribute) in c.values,
-    AtMost: lambda c, item, _now: item is not None and (item.get(c.attribute) or 0) <= c.value,
-    Past: _past,
-    Begins: _begins,
-    AllOf: _all_hold,
-    AnyOf: lambda c, item, now: any(holds(each, item, now) for each in c.conditions),
-}
-
-
-def timed(item: Item, now: float) -> Item:
-    """The item with every `After` turned into a moment."""
-    after = item.copy()
-    for name, value in item.items():
-        if type(value) is After:
-            after[name] = now + value.seconds
-    return after
-
-
-def allowed(command: Write, item: Item | None, now: float) -> bool:
-    """Whether a write may be made on an item that is alive or None."""
-    if item is None and type(command) in _NEED_AN_ITEM:
-        return False
-    when = command.when
-    return when is None or _MEANINGS[type(when)](when, item, now)
-
-
-_NEED_AN_ITEM = frozenset({Update, Delete})
-
-
 def outcome(command: Write, item: Item | None, now: float) -> Item | None:
-    """The item as an allowed write leaves it; None when it leaves nothing."""
-    if isinstance(command, Put):
-        after = timed(command.item, now)
-    elif isinstance(command, Update):
-        after = {} if item is None else item.copy()
-        for name, value in command.set.items():
-            after[name] = now + value.seconds if type(value) is After else value
-    elif isinstance(command, Delete):
+    """Return the item as an allowed write leaves it, or None."""
+    if type(command) is Delete:
         return None
+    if type(command) is Put:
+        after, changes = {}, command.item
     else:
+        after, changes = {} if item is None else item.copy(), command.set  # type: ignore[union-attr]
+    for name, value in changes.items():
+        after[name] = now + value.seconds if type(value) is After else value
+    if type(command) is Add:
+        if item is not None and item.get(command.table.expires) is not None:
+            after[command.table.expires] = item[command.table.expires]
         # An empty set is no attribute: DynamoDB and Redis have none.
-        kept = {name: value for name, value in (item or {}).items() if value is not None and value != set()}
-        after = timed(command.once, now) | kept | timed(command.set, now)
+        after = {name: value for name, value in after.items() if value is not None and value != set()}
         after[command.attribute] = after.get(command.attribute, 0) + command.by
-    return placed(command, after)
-
-
-def placed(command: Write, item: Item) -> Item:
-    """Give an item the key of the write that leaves it, and an end where it has none and its table lets it.
-
-    An attribute that the table lacks is refused: a database has no column for it.
-    """
     table = command.table
-    item[table.partition] = command.key
+    after[table.partition] = command.key
     if table.sort is not None:
-        item[table.sort] = command.sort
-    if table.forever and item.get(table.expires) is None:
-        item[table.expires] = FOREVER
-    if not item.keys() <= table.names:
-        raise _no_attribute(table, item)
-    return item
+        after[table.sort] = command.sort
+    if table.forever and after.get(table.expires) is None:
+        after[table.expires] = FOREVER
+    if not after.keys() <= table.names:  # a database has no column for it
+        raise _no_attribute(table, after)
+    return after
 
 
 def _no_attribute(table: Table, item: Item) -> UsageError:

@@ -46,12 +46,11 @@ def read_poller(connection: Any) -> Callable[..., Any]:
 
 def running_loop() -> "asyncio.AbstractEventLoop":
     """Return the running event loop of asyncio, or raise a `UsageError` that names what runs instead."""
-    from asyncio import get_running_loop
-
-    try:
-        return get_running_loop()
-    except RuntimeError:
-        library = _async_library()
+    asyncio = sys.modules.get("asyncio")  # whose loop runs, if one does
+    loop = None if asyncio is None else asyncio._get_running_loop()
+    if loop is not None:
+        return loop  # type: ignore[no-any-return]  # sys.modules knows no types
+    library = _async_library()
     where = f"this code runs under {library}" if library else "no event loop of asyncio runs here"
     remedy = f"{library}.to_thread.run_sync" if library == "trio" else "a thread"
     raise UsageError(
@@ -85,14 +84,16 @@ class PerLoop(Generic[T]):
         self._made: dict[asyncio.AbstractEventLoop, T] = {}
 
     def here(self) -> T:
-        """The running loop's."""
+        """Return the running loop's."""
+        asyncio = sys.modules.get("asyncio")
+        made = None if asyncio is None else self._made.get(asyncio._get_running_loop())
+        return self._make_here() if made is None else made
+
+    def _make_here(self) -> T:
         loop = running_loop()
-        try:
-            return self._made[loop]
-        except KeyError:
-            self._forget(lambda other: other.is_closed())
-            made = self._made[loop] = self._make()
-            return made
+        self._forget(lambda other: other.is_closed())
+        made = self._made[loop] = self._make()
+        return made
 
     async def leave(self) -> None:
         """Close the running loop's, if it has one."""

@@ -220,8 +220,6 @@ SETTLED: dict[type, type] = {
 def checked(store: Store, command: Stored, reply: Any) -> Any:
     """The answer of a store, if it is one that a store may give to this command."""
     kind = type(reply)
-    if kind is SETTLED.get(type(command)):
-        return reply
     if kind is Refused and reply.item is not None and kind in REPLIES[type(command)]:  # as to every replay
         return reply
     problem = _problem(command, reply)
@@ -257,7 +255,7 @@ def _problem(command: Stored, reply: Any) -> str | None:
             return "a page that begins where the one before it began"
         case Add(), Applied(item=None):
             return "no item, which the reply to an addition has"
-        case ((Put() | Update() | Add() | Delete()), Refused(now, None)) if allowed(command, None, now):
+        case ((Put() | Update() | Add() | Delete()), Refused(item=None)) if allowed(command, None):
             return "a refusal in which nothing stands in the way, though its condition allows that"
     return None
 
@@ -296,11 +294,11 @@ async def run_async(steps: Generator[S, Any, T], answer: Callable[[S], Awaitable
 
 def drive(steps: Steps[T], store: Store, on_error: ErrorListener | None = None) -> T:
     """Run the steps to their end, and the caller's work with them."""
-    result: T = advance(steps, store, _attempt, on_error=on_error)
+    result: T = advance(steps, store, attempted, on_error=on_error)
     return result
 
 
-def advance(  # noqa: C901 - one case for each kind of command
+def advance(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of command
     steps: Steps[Any],
     store: Store,
     work: Callable[[Call], Any] | None = None,
@@ -328,7 +326,9 @@ def advance(  # noqa: C901 - one case for each kind of command
                     failed = None
                 kind = type(command)
                 if kind not in OUTSIDE:
-                    reply = checked(store, command, execute(command))
+                    reply = execute(command)
+                    if type(reply) is not SETTLED.get(kind):
+                        checked(store, command, reply)
                 elif kind is not Call:
                     reply = _outside(command, store)
                 elif work is None:
@@ -354,11 +354,11 @@ async def adrive(steps: Steps[T], store: Store, on_error: ErrorListener | None =
     made. It is delivered where nothing is half done: in place of the caller's work, during a wait, or at the
     end.
     """
-    result: T = await aadvance(steps, store, _aattempt, on_error=on_error)
+    result: T = await aadvance(steps, store, aattempted, on_error=on_error)
     return result
 
 
-async def aadvance(  # noqa: C901 - one case for each kind of command
+async def aadvance(  # noqa: C901, PLR0912 - one case for each kind of command
     steps: Steps[Any],
     store: Store,
     work: Callable[[Call], Awaitable[Any]] | None = None,
@@ -367,7 +367,8 @@ async def aadvance(  # noqa: C901 - one case for each kind of command
     on_error: ErrorListener | None = None,
 ) -> Any:
     """Run the steps to their end, or without `work` up to a `Call`, which is then what is returned."""
-    running_loop()  # before anything is claimed
+    if reply is None:
+        running_loop()  # refuses what is no loop of asyncio, before anything is claimed
     cancelled: BaseException | None = None
     try:
         command: Any = steps.send(reply)
@@ -386,7 +387,7 @@ async def aadvance(  # noqa: C901 - one case for each kind of command
                 elif kind in OUTSIDE or (reply := store.at_once(command)) is None:
                     task, cancelled = await _finished(command, store, cancelled)
                     reply = task.result()
-                if kind not in OUTSIDE:
+                if type(reply) is not SETTLED.get(kind) and kind not in OUTSIDE:
                     checked(store, command, reply)
             except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
                 _report(on_error, command, error)
@@ -415,14 +416,16 @@ INTERRUPTIBLE = frozenset({Call, Watch})
 OUTSIDE = frozenset({Call, Pause, Stash, Fetch, Discard})
 
 
-def _attempt(call: Call) -> Returned | Raised:
+def attempted(call: Call) -> Returned | Raised:
+    """Do the caller's work, and return what it returned or raised."""
     try:
         return Returned(call.work())
     except BaseException as error:  # noqa: BLE001 - handed to the steps as a value
         return Raised(error)
 
 
-async def _aattempt(call: Call) -> Returned | Raised:
+async def aattempted(call: Call) -> Returned | Raised:
+    """Await the caller's work, and return what it returned or raised."""
     try:
         return Returned(await call.work())
     except BaseException as error:  # noqa: BLE001 - handed to the steps as a value

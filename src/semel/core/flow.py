@@ -15,11 +15,11 @@ import msgspec
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.codecs import ANYTHING, PLAIN, Decoder
-from semel.core.commands import After, Call, Equals, Pause, Raised, Returned, Steps, Update, write
-from semel.core.drive import ErrorListener, Glancing, Store, adrive, drive
+from semel.core.commands import After, Call, Pause, Raised, Returned, Steps, Update, write
+from semel.core.drive import ErrorListener, Glancing, Store, adrive, advance, attempted
 from semel.core.events import What
-from semel.core.functions import refuse_lazy
-from semel.core.ledger import ClaimTerms, LedgerSteps, PendingClaim, failure_of
+from semel.core.functions import describe_lazy, refuse_lazy
+from semel.core.ledger import UNINTERRUPTED, LedgerSteps, PendingClaim, failure_of
 from semel.core.policy import Policy
 from semel.core.running import (
     CURRENT,
@@ -50,6 +50,7 @@ from semel.tables import LEDGER
 
 if TYPE_CHECKING:
     from semel.core.heartbeat import Heartbeats, TaskHeartbeat
+    from semel.core.threads import SignalSafeEvent
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -72,26 +73,24 @@ class Work(msgspec.Struct, frozen=True):
     kwargs: dict[str, Any] = {}
 
     def call(self, run: Run, function: Callable[..., Any] | None) -> Call:
-        """The command that does it."""
+        """Return the command that does it, or asks its resolver."""
         return Call(functools.partial(self.begin, run, function, self.args, self.kwargs))
 
 
 class PendingCall(PendingClaim):
     """What a call has to lose: the claim that it makes, and then the work under it."""
 
+    flow: Flow
     run: Run | None = None
-
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
 
     def withdrawn(self) -> Steps[None]:
         """Take the claim back, or leave it to the policy of the next one where the work had begun."""
         run = self.run
         if run is not None:
-            self._flow.end(run)
+            self.flow.end(run)
             if run.begun:
                 run.interrupted = True
-                return self._flow.context.ledger.abandon(run.claim)
+                return self.flow.context.ledger.abandon(run.claim)
         return super().withdrawn()
 
 
@@ -103,7 +102,8 @@ class FlowContext(Concealed, msgspec.Struct, frozen=True):
     clock: Clock
     heartbeats: Heartbeats
     secret: bytes | None
-    draining: Callable[[], bool]
+    stopping: SignalSafeEvent
+    """Set once no new work may begin."""
 
     def about(self, name: str) -> FlowContext:
         """What a flow needs whose events name the function that they are about."""
@@ -121,7 +121,7 @@ class Flow:
         self._task = context.ledger.events.name
         self.on_error: ErrorListener = context.ledger.events.failed
         self._monotonic = context.clock.monotonic
-        self._draining = context.draining
+        self._stopping = context.stopping
         self._heartbeats, self._beats = context.heartbeats, policy.heartbeat
         self.replay: Callable[[str, str | None], Any] = _replayer(self)
 
@@ -141,7 +141,9 @@ class Flow:
     ) -> Returned | Raised:
         """Claim the key, do the work and keep what came of it; or give what came of it before."""
         work = Work(self.attempt, function, args, kwargs)
-        return drive(self.steps(id, fingerprint, work, subject), self.context.store, self.on_error)
+        steps = self.steps(id, fingerprint, work, subject)
+        done: Returned | Raised = advance(steps, self.context.store, attempted, on_error=self.on_error)
+        return done
 
     async def arun(  # noqa: PLR0917
         self,
@@ -156,58 +158,60 @@ class Flow:
         work = Work(self.aattempt, function, args, kwargs)
         return await adrive(self.steps(id, fingerprint, work, subject), self.context.store, self.on_error)
 
-    def steps(
+    def steps(  # noqa: C901, PLR0912, PLR0915 - a frame for each part would be resumed at every command
         self, id: str, fingerprint: str | None, work: Work, subject: str | None = None
     ) -> Steps[Returned | Raised]:
-        """Claim the key, do the work, keep what came of it; or give what came of it before."""
-        pending = PendingCall(self)
-        return self._ledger.guarded(self._steps(id, fingerprint, work, subject, pending), pending)
+        """Claim the key, do the work, store its result; or return the outcome of an earlier call.
 
-    def _steps(
-        self, id: str, fingerprint: str | None, work: Work, subject: str | None, pending: PendingCall
-    ) -> Steps[Returned | Raised]:
-        policy = self.policy
-        refuse_reentry(id)
-        subject = subject or subject_of_step(id)
-        terms = ClaimTerms(
-            policy.lease,
-            policy.ttl,
-            fingerprint,
-            policy.on_lapsed,
-            policy.max_attempts,
-            subject,
-            policy.doubt_ttl,
-        )
-        if self._draining():
-            before = yield from self._ledger.peek(id, terms, self.decoder)
-            return self._answer(before) if before else _refused(errors.ShuttingDown("no new work is begun"))
+        An interruption, at whatever line, withdraws what this call has claimed.
+        """
+        if CURRENT.get() is not None:
+            refuse_reentry(id)
+            subject = subject or subject_of_step(id)
+        pending = PendingCall(fingerprint, subject)
+        pending.flow = self
         try:
+            if self._stopping.happened:
+                return (yield from self._answer_only(id, fingerprint))
             sent = self._monotonic()
-            outcome = yield from self._ledger.claim_on(id, terms, self.decoder, pending)
-            if type(outcome) is Busy and policy.on_busy == "wait":
-                outcome, sent = yield from self._claim_next(id, terms, outcome, pending)
-        except (errors.StoreUnavailable, errors.StoreThrottled) as error:
-            if policy.on_store_error == "closed":
-                raise
-            return (yield from self._run_open(id, work, error))
-        if not isinstance(outcome, Claimed):
-            yield from self._remember(outcome)
-            return self._answer(outcome)
-        run = pending.run = Run(outcome, sent, self.context.clock)
-        run.subject, run.task = subject, self._task
-        if outcome.lapsed and policy.resolver is not None and not self._stopped(run):
-            settled = yield from self._resolve(run, work)
-            if settled is not None:
-                return settled
-        if self._stopped(run):
-            return (yield from self._settle(run, Raised(self._obstacle(run), begun=False)))
-        done = yield from self._do(run, work, work.function)
-        return (yield from self._settle(run, done))
+            try:
+                outcome = yield from self._ledger.claim_on(id, self.policy, self.decoder, pending)
+                if type(outcome) is Busy and self.policy.on_busy == "wait":
+                    outcome, sent = yield from self._claim_next(id, outcome, pending)
+            except (errors.StoreUnavailable, errors.StoreThrottled) as error:
+                if self.policy.on_store_error == "closed":
+                    raise
+                return (yield from self._run_open(id, work, error))
+            if type(outcome) is not Claimed:
+                if CURRENT.get() is not None:
+                    yield from self._remember(outcome)
+                return self._answer(outcome)
+            run = pending.run = Run(outcome, sent, self.context.clock)
+            run.subject, run.task = subject, self._task
+            if outcome.lapsed and self.policy.resolver is not None and not self._stopped(run):
+                settled = yield from self._resolve(run, work)
+                if settled is not None:
+                    return settled
+            if self._stopped(run):
+                return (yield from self._settle(run, Raised(self._obstacle(run), begun=False)))
+            done = yield work.call(run, work.function)
+            if type(done) is Returned and describe_lazy(type(done.value)):  # type: ignore[arg-type]  # it is hashable
+                done = self._finished(run, done)
+            return (yield from self._settle(run, done))
+        except UNINTERRUPTED:
+            raise
+        except BaseException as error:
+            yield from self._ledger.withdraw(error, pending)
+            raise
 
-    def _do(self, run: Run, work: Work, function: Callable[..., Any] | None) -> Steps[Returned | Raised]:
-        """Do the work, or ask its resolver; a lazy result is an error, as its work has not run."""
-        done: Returned | Raised = yield work.call(run, function)
-        if isinstance(done, Returned) and not (run.kept or run.promised):
+    def _answer_only(self, id: str, fingerprint: str | None) -> Steps[Returned | Raised]:
+        """Return the outcome of an earlier call, and begin no new work."""
+        before = yield from self._ledger.peek(id, fingerprint, self.decoder)
+        return self._answer(before) if before else _refused(errors.ShuttingDown("no new work is begun"))
+
+    def _finished(self, run: Run, done: Returned | Raised) -> Returned | Raised:
+        """Return what the work came to; a lazy result is an error, because its work has not run."""
+        if type(done) is Returned and not (run.kept or run.promised):
             try:
                 refuse_lazy(done.value, self._task or f"the work on {run.key!r}")
             except errors.LazyResult as error:
@@ -215,7 +219,7 @@ class Flow:
         return done
 
     def _stopped(self, run: Run) -> bool:
-        return run.lost or self._draining()
+        return self._stopping.happened or run.lost
 
     def _obstacle(self, run: Run) -> Exception:
         """Why a claimed piece of work does not begin after all."""
@@ -223,9 +227,7 @@ class Flow:
             return errors.ClaimLost(run.key, run.attempt, "begin")
         return errors.ShuttingDown("no new work is begun")
 
-    def _claim_next(
-        self, id: str, terms: ClaimTerms, busy: Busy, pending: PendingCall
-    ) -> Steps[tuple[Outcome, float]]:
+    def _claim_next(self, id: str, busy: Busy, pending: PendingCall) -> Steps[tuple[Outcome, float]]:
         """Claim the key when the one before has finished, or vanished; and when that was sent."""
         outcome: Outcome = busy
         patience, sent = self.policy.patience, 0.0
@@ -233,14 +235,14 @@ class Flow:
             seen = yield from self._ledger.settled(id, patience, outcome.retry_after)
             patience -= seen.waited
             sent = self._monotonic()
-            outcome = yield from self._ledger.claim_on(id, terms, self.decoder, pending, seen)
+            outcome = yield from self._ledger.claim_on(id, self.policy, self.decoder, pending, seen)
         return outcome, sent
 
     def _run_open(self, id: str, work: Work, error: errors.StoreError) -> Steps[Returned | Raised]:
         """The store is down, and the caller said beforehand that the work matters more than doing it once."""
         self._ledger.events.warn(What.RAN_OPEN, id, detail=f"{type(error).__name__}: {error}")
         run = Run(unprotected(id), 0, self.context.clock)
-        return (yield from self._do(run, work, work.function))
+        return self._finished(run, (yield work.call(run, work.function)))
 
     def _answer(self, outcome: Outcome) -> Returned | Raised:
         """What a call gives that did not get to run."""
@@ -272,7 +274,7 @@ class Flow:
         """A step is remembered as long as its work, whose own end is put off by every attempt at it."""
         if isinstance(outcome, Replay | Failed) and step_of_another_attempt(outcome.record.id):
             record, change = outcome.record, {"expires_at": After(self.policy.ttl)}
-            yield from write(Update(LEDGER, record.id, change, Equals("token", record.token)))
+            yield from write(Update(LEDGER, record.id, change, {"token": record.token}))
 
     def _settle(self, run: Run, done: Returned | Raised) -> Steps[Returned | Raised]:
         """Write down what came of the work, unless a transaction of its own has completed it."""
@@ -281,7 +283,8 @@ class Flow:
             if run.kept or run.promised:
                 return Returned(run.result)  # what that keeps is what every later call gives
             try:
-                yield from self._completed(run, done.value)
+                ending = yield from self._ledger.completion(claim, done.value, run.details, self.promised)
+                yield from self._ledger.end(claim, ending, run.deadline)
             except errors.StoreError as error:
                 error.add_note(f"the work on {claim.key!r} is done, but the ledger could not be told")
                 return Raised(error)
@@ -341,7 +344,7 @@ class Flow:
     def _resolve(self, run: Run, work: Work) -> Steps[Returned | Raised | None]:
         """Ask the other side what became of the attempt that vanished; None when it is to run now."""
         claim = run.claim
-        answered = yield from self._do(run, work, self.policy.resolver)
+        answered = self._finished(run, (yield work.call(run, self.policy.resolver)))
         if isinstance(answered, Raised):
             # Nobody is wiser than before: the next claimant may ask again at once.
             yield from self._reported(self._ledger.lapse(claim), answered.error)
@@ -419,8 +422,9 @@ class Flow:
         run.outer = CURRENT.get()
         run.over = False
         CURRENT.set(run)
-        beats = self._beats and run.claim.attempt
-        heartbeat = self._heartbeats.for_task(run, self._ledger) if beats else None
+        heartbeat = None
+        if self._beats and run.claim.attempt:  # it is protected
+            heartbeat = self._heartbeats.loops.here().start(run, self._ledger)
         run.begun = True
         return heartbeat
 

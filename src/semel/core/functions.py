@@ -76,17 +76,15 @@ def check_function(function: Any) -> None:
 
 def refuse_lazy(value: Any, source: str) -> None:
     """Raise `LazyResult` for a result that has not run, and close it so that it never does."""
-    if type(value) in _FINISHED:
-        return
-    found = _describe(value)
-    if found is not None:
+    kind: Any = type(value)  # and not __class__, which a proxy may have to look up
+    if kind not in _FINISHED and (found := describe_lazy(kind)) is not None:
         _close(value)
         raise LazyResult(source, *found)
 
 
-def _describe(value: Any) -> tuple[str, str] | None:
-    """What a lazy value is, and what to return instead; None for any other value."""
-    kind = type(value)  # and not __class__, which a proxy may have to look up
+@lru_cache(maxsize=256)
+def describe_lazy(kind: Any) -> tuple[str, str] | None:
+    """Return what a lazy type is, and what to return instead; None for any other type."""
     if issubclass(kind, Generator):
         return "a generator", LIST
     if issubclass(kind, AsyncGenerator):

@@ -15,6 +15,8 @@ from contextlib import suppress
 from queue import Empty, PriorityQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.commands import Steps
@@ -115,10 +117,6 @@ class Heartbeats:
     def stop(self, run: Run) -> None:
         """Stop renewing: the work is over."""
         self._live.pop(run, None)
-
-    def for_task(self, run: Run, ledger: LedgerSteps) -> "TaskHeartbeat":
-        """Keep this lease of async work alive from now on, on the running event loop."""
-        return TaskHeartbeat(run, ledger, self.loops.here())
 
     def rescue(self, steps: Steps[None], on_error: ErrorListener) -> None:
         """Finish these steps of an interrupted caller; if no thread can, the lease ends by itself."""
@@ -244,19 +242,19 @@ class LoopHeartbeats:
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.current_task: Callable[[], asyncio.Task[Any] | None] = asyncio.current_task
-        self._live: dict[TaskHeartbeat, None] = {}
+        self.live: dict[TaskHeartbeat, None] = {}
+        """The heartbeats that have not begun."""
         self._set_for = float("inf")
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, heartbeat: "TaskHeartbeat") -> None:
-        """Begin this heartbeat when its run's renewal is due."""
-        self._live[heartbeat] = None
-        if heartbeat.run.due < self._set_for:
-            self._set(heartbeat.run.due)
-
-    def remove(self, heartbeat: "TaskHeartbeat") -> None:
-        """The work is over."""
-        self._live.pop(heartbeat, None)
+    def start(self, run: Run, ledger: LedgerSteps) -> "TaskHeartbeat":
+        """Keep this lease alive from now on; its heartbeat begins when the first renewal is due."""
+        work = self.current_task()
+        heartbeat = TaskHeartbeat(run, ledger, self, work, work.cancelling() if work else 0)
+        self.live[heartbeat] = None
+        if run.due < self._set_for:
+            self._set(run.due)
+        return heartbeat
 
     def _set(self, due: float) -> None:
         if self._timer is not None:
@@ -267,34 +265,29 @@ class LoopHeartbeats:
     def _ring(self) -> None:
         # Those that follow at once ring with it: a loop that is late would else set it once for each of them.
         due = max(self._set_for, self.clock.monotonic()) + TOGETHER
-        for heartbeat in [heartbeat for heartbeat in self._live if heartbeat.run.due <= due]:
-            del self._live[heartbeat]
+        for heartbeat in [heartbeat for heartbeat in self.live if heartbeat.run.due <= due]:
+            del self.live[heartbeat]
             heartbeat.begin()
         self._timer, self._set_for = None, float("inf")
-        if self._live:
-            self._set(min(heartbeat.run.due for heartbeat in self._live))
+        if self.live:
+            self._set(min(heartbeat.run.due for heartbeat in self.live))
 
 
-class TaskHeartbeat:
+class TaskHeartbeat(msgspec.Struct, eq=False):
     """What renews the lease of one piece of async work, and cancels the work when it is lost."""
 
-    __slots__ = ("_cancelled", "_cancelling", "_heartbeats", "_ledger", "_renewals", "_task", "_work", "run")
-
-    def __init__(self, run: Run, ledger: LedgerSteps, heartbeats: LoopHeartbeats) -> None:
-        self.run: Run = run
-        self._ledger = ledger
-        self._heartbeats = heartbeats
-        self._task: asyncio.Task[None] | None = None
-        self._renewals: set[asyncio.Task[None]] = set()
-        self._cancelled = False
-        self._work = heartbeats.current_task()
-        self._cancelling = self._work.cancelling() if self._work else 0
-        heartbeats.add(self)
+    run: Run
+    _ledger: LedgerSteps
+    _heartbeats: LoopHeartbeats
+    _work: "asyncio.Task[Any] | None"
+    _cancelling: int
+    _task: "asyncio.Task[None] | None" = None
+    _cancelled: bool = False
 
     def stop(self) -> None:
         """The work is over."""
         if self._task is None:
-            self._heartbeats.remove(self)
+            self._heartbeats.live.pop(self, None)
         else:
             self._task.cancel()
 
@@ -313,6 +306,7 @@ class TaskHeartbeat:
 
         RENEWING.set(True)  # in the context of this task, and of those that it creates
         run, clock, store = self.run, self._heartbeats.clock, self._heartbeats.store
+        renewals: set[asyncio.Task[None]] = set()  # a loop itself holds its tasks only weakly
         while not run.lost:
             await asyncio.sleep(run.due - clock.monotonic())
             run.sending()
@@ -321,8 +315,8 @@ class TaskHeartbeat:
             renewal = self._heartbeats.loop.create_task(
                 adrive(steps, store, self._ledger.events.failed), name="semel-renewal"
             )
-            self._renewals.add(renewal)
-            renewal.add_done_callback(self._renewals.discard)
+            renewals.add(renewal)
+            renewal.add_done_callback(renewals.discard)
             await asyncio.wait({renewal}, timeout=min(run.due, run.deadline) - clock.monotonic())
         if self._work is not None:
             self._cancelled = self._work.cancel()

@@ -343,8 +343,10 @@ def _field_lines(field: _Field, value: str, place: int) -> list[str]:
         ]
     # The fast half of part(), written in line.
     lines.append(
-        f" if (type({value}) is not str or not 0 < len({value}) <= {SURELY_FITS} or not {value}.isprintable()"
-        f" or ':' in {value} or '%' in {value} or '>' in {value}): {value} = escape({place}, {value})"
+        f" if type({value}) is int and -{MAX_INTEGER} <= {value} <= {MAX_INTEGER}: {value} = str({value})\n"
+        f" elif (type({value}) is not str or not 0 < len({value}) <= {SURELY_FITS}"
+        f" or not {value}.isprintable() or ':' in {value} or '%' in {value} or '>' in {value}):"
+        f" {value} = escape({place}, {value})"
     )
     return lines
 

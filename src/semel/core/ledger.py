@@ -9,13 +9,14 @@ Invariants:
 - A claimant's random token is in its record. Every write of a holder expects it, so a late one is refused.
 - A write is recognised by what it would have left: one whose reply was lost may be sent again.
 - A move changes a record only from the states that `lifecycle` names, and sets the end of its life anew.
+- A take-over expects the token, the status and the lease that it read: a renewal in between refuses it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -28,15 +29,11 @@ from semel.core.commands import (
     PRESENT,
     TRIES,
     After,
-    AllOf,
-    AnyOf,
     Applied,
     Batch,
-    Begins,
-    Condition,
     Delete,
     Discard,
-    Equals,
+    Expect,
     Fetch,
     Found,
     Get,
@@ -52,7 +49,9 @@ from semel.core.commands import (
     Update,
     Watch,
     Write,
+    alive,
     read,
+    resend,
     side_by_side,
     write,
     write_each,
@@ -67,13 +66,13 @@ from semel.core.policy import (
     HOUR,
     LEASE,
     SETTLED,
+    ClaimTerms,
     Seconds,
     check_limit,
     check_word,
-    doubt_span,
     lasting,
-    lease_and_ttl,
     seconds,
+    terms_of,
 )
 from semel.core.realm import SEALED, Realm
 from semel.core.runtime import LONGEST_NAME, worker_name
@@ -106,7 +105,7 @@ Details: TypeAlias = dict[str, Any] | None
 Answers: TypeAlias = list[bool]
 Outcomes: TypeAlias = list[Outcome]
 Rescue: TypeAlias = Callable[[Steps[None], Callable[[errors.StoreError, str], object]], None]
-Notify: TypeAlias = Callable[[Applied | None], None]
+Notify: TypeAlias = Callable[[], object]
 
 # An error's message is kept for a person to read; it is no place for data.
 MAX_ERROR_TEXT = 1000
@@ -155,40 +154,25 @@ OVERRIDDEN: dict[type, str] = {
 # How an attempt has ended, by what its record says.
 ENDED = {Status.COMPLETED: "completed", Status.FAILED: "failed", Status.RELEASED: "released"}
 
+# The reply of a transaction to each of its parts.
+APPLIED = Applied(0.0)
+
 MARK = not_kept("mark")
 DROPPED = not_kept("dropped")
-MARKABLE = AnyOf((ABSENT, Equals("status", "RELEASED")))
 
 # What the rules themselves raise, or a store does. Anything else came from outside, as from a signal handler.
 UNINTERRUPTED = (errors.StoreError, errors.Refused, errors.ShuttingDown)
 
 # When a record ends, what it is found by and what came before do not tell what became of it.
-BESIDE = frozenset({"expires_at", "doubt", "doubt_since", "history", "failed", "failed_at"})
+IGNORED_ON_RESEND = frozenset({"expires_at", "doubt", "doubt_since", "history", "failed", "failed_at"})
 
 
-class ClaimTerms(msgspec.Struct, frozen=True):
-    """On what terms a key is claimed."""
-
-    lease: float
-    ttl: float
-    fingerprint: str | None = None
-    on_lapsed: OnLapsed = "rerun"
-    max_attempts: int | None = None
-    subject: str | None = None
-    doubt_ttl: float | None = None
-    """How long a doubt waits for somebody to settle it; None for ever."""
-
-
-class Ending(NamedTuple):
-    """How a claim ends: the move, what it changes, and the event that reports it."""
+class Ending(msgspec.Struct, frozen=True):
+    """How a claim ends: the move, what it changes, and what reports it."""
 
     move: Move
     change: Item
-    notify: Notify
-
-
-def _no_event(_reply: Applied | None) -> None:
-    """A move that is no news."""
+    notify: Notify | None = None
 
 
 def no_rescue(_steps: Steps[None], _on_error: object) -> None:
@@ -196,32 +180,58 @@ def no_rescue(_steps: Steps[None], _on_error: object) -> None:
 
 
 class PendingClaim:
-    """A claim in the making, for as long as its caller has not heard what came of it."""
+    """A claim until its caller knows the outcome: what was sent, and what the next write expects."""
 
-    _put: Put | None = None
-    _ttl = 0.0
-    _lapsed = False
+    token = ""
+    fingerprint: str | None = None
+    subject: str | None = None
+    attempt = 1
+    lapsed = False
+    before: Record | None = None
+    """The record of the attempt before this one."""
+    expect: Expect = ABSENT
+    put: Put | None = None
+    """The write that was sent last."""
+    ttl = 0.0
 
-    def made(self, put: Put, ttl: float, lapsed: bool = False) -> Put:
-        """The write that is to make it, which is about to be sent."""
-        # Once the call has tried to take over, that write may arrive late, and is then what is withdrawn.
-        self._put, self._ttl, self._lapsed = put, ttl, lapsed or self._lapsed
-        return put
+    def __init__(self, fingerprint: str | None = None, subject: str | None = None) -> None:
+        self.fingerprint = fingerprint
+        self.subject = subject
+
+    def start(self, expired: Item | None = None) -> None:
+        """Claim the key as if for the first time; an expired record is replaced."""
+        self.attempt, self.lapsed, self.before = 1, False, None
+        self.expect = ABSENT if expired is None else {"expires_at": expired["expires_at"]}
+
+    def follow(self, record: Record, move: Move) -> None:
+        """Claim the key after another attempt."""
+        self.attempt, self.lapsed, self.before = record.attempt + 1, move.lapsed, record
+        self.expect = as_read(record)
+
+    def is_mine(self, record: Record) -> bool:
+        """Return whether an earlier write of this claim was applied, though its reply was lost."""
+        if record.token != self.token or record.status is not Status.IN_PROGRESS:
+            return False
+        # A first write that comes through late is another attempt than the last one that was sent.
+        self.lapsed = self.lapsed and record.attempt == self.attempt
+        self.attempt = record.attempt
+        return True
 
     def withdrawn(self) -> Steps[None]:
-        """Take it back, as the caller was interrupted: made or on its way, it holds nothing from then on.
+        """Take the claim back, because the caller was interrupted: from then on it holds nothing.
 
-        This may come before the claim does. So it is written where the claim would be, which is then refused.
+        The claim may still be on its way. So this is written where the claim would be, which is then refused.
         """
-        claim = self._put
-        if claim is None or claim.when is None:
+        claim = self.put
+        if claim is None:
             return
         item = claim.item | {"attempt": claim.item["attempt"] - 1, "lease_until": NOW}
-        if not self._lapsed:
-            item |= {"status": Status.RELEASED.value, "expires_at": After(self._ttl)}
+        if not self.lapsed:
+            item |= {"status": Status.RELEASED.value, "expires_at": After(self.ttl)}
             item = {name: value for name, value in item.items() if name not in ("doubt", "doubt_since")}
-        when = AnyOf((claim.when, lifecycle.LAPSE.condition(item["token"])))
-        yield from _attempted(Put(LEDGER, claim.key, item, when))
+        reply = yield from _attempted(Put(LEDGER, claim.key, item, claim.expect))
+        if isinstance(reply, Refused) and reply.item is not None:
+            yield from _attempted(Put(LEDGER, claim.key, item, lifecycle.LAPSE.expects(item["token"])))
 
 
 class LedgerSteps:
@@ -250,13 +260,19 @@ class LedgerSteps:
         self.events: Events = realm.events
         self.horizon: float = realm.horizon
         self.token: Callable[[], str] = realm.token
+        self._worker, self._task = realm.worker, realm.events.task
 
     def about(self, name: str) -> Self:
         """These rules, whose events name the function that they are about."""
-        realm = msgspec.structs.replace(self.realm, events=self.events.about(name))
-        return type(self)(
-            realm, self.codec, clock=self.clock, clear_details=self.clear_details, rescue=self.rescue
+        events = self.events.about(name)
+        rules = object.__new__(type(self))
+        rules.__dict__.update(
+            self.__dict__,
+            realm=msgspec.structs.replace(self.realm, events=events),
+            events=events,
+            _task=events.task,
         )
+        return rules
 
     # Claiming a key
 
@@ -274,13 +290,8 @@ class LedgerSteps:
         returns: Any = Any,
     ) -> Steps[Outcome]:
         """Claim a key, or learn what is in the way: one conditional write, answered with the record."""
-        check_word("on_lapsed", on_lapsed, OnLapsed)
-        check_limit("max_attempts", max_attempts)
-        held, kept = lease_and_ttl(lease, ttl, self.horizon)
-        person = self.realm.subject_of(subject)
-        doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
-        terms = ClaimTerms(held, kept, fingerprint, on_lapsed, max_attempts, person, doubts)
-        pending = PendingClaim()
+        terms = terms_of(lease, ttl, on_lapsed, max_attempts, doubt_ttl, self.horizon)
+        pending = PendingClaim(fingerprint, self.realm.subject_of(subject))
         claiming = self.claim_on(self.name(key), terms, decoder_for(returns), pending)
         return (yield from self.guarded(claiming, pending))
 
@@ -301,31 +312,25 @@ class LedgerSteps:
         Those that were given back take one more for all of them. Where one of them cannot be read, none is
         claimed. `subjects` says of each whom it is about.
         """
-        check_word("on_lapsed", on_lapsed, OnLapsed)
-        check_limit("max_attempts", max_attempts)
+        terms = terms_of(lease, ttl, on_lapsed, max_attempts, doubt_ttl, self.horizon)
         names = [self.name(key) for key in keys]
         if len(set(names)) < len(names):
             raise errors.UsageError("a key is claimed once in a batch: drop its duplicates first")
         if not names:
             return []
-        held, kept = lease_and_ttl(lease, ttl, self.horizon)
-        doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
-        persons = map(self.realm.subject_of, subjects or [None] * len(names))
-        terms = [ClaimTerms(held, kept, None, on_lapsed, max_attempts, one, doubts) for one in persons]
-        pending = [PendingClaim() for _ in names]
-        return (
-            yield from self.guarded(self._claimed_many(names, terms, decoder_for(returns), pending), *pending)
-        )
+        pending = [PendingClaim(None, self.realm.subject_of(one)) for one in subjects or [None] * len(names)]
+        claiming = self._claimed_many(names, terms, decoder_for(returns), pending)
+        return (yield from self.guarded(claiming, *pending))
 
     def _claimed_many(
         self,
         names: Sequence[str],
-        terms: Sequence[ClaimTerms],
+        terms: ClaimTerms,
         decoder: Decoder,
         pending: Sequence[PendingClaim],
     ) -> Steps[Outcomes]:
-        asked = zip(names, terms, pending, strict=True)
-        claiming = [self.claim_on(id, its_terms, decoder, one) for id, its_terms, one in asked]
+        asked = zip(names, pending, strict=True)
+        claiming = [self.claim_on(id, terms, decoder, one) for id, one in asked]
         found = yield from side_by_side([_readably(each) for each in claiming])
         outcomes = [one for one in found if not isinstance(one, errors.SemelError)]
         if len(outcomes) < len(found):
@@ -334,83 +339,80 @@ class LedgerSteps:
             raise next(one for one in found if isinstance(one, errors.SemelError))
         return outcomes
 
-    def claim_on(
+    def claim_on(  # noqa: C901 - a claim, read from top to bottom
         self, id: str, terms: ClaimTerms, decoder: Decoder, pending: PendingClaim, seen: Found | None = None
     ) -> Steps[Outcome]:
         """Claim a qualified name on checked terms, starting from what was `seen` there, if anything."""
+        pending.token, pending.ttl = self.token(), terms.ttl
         reply: Applied | Refused | None = None
-        if seen is not None and seen.item is not None:
-            reply = Refused(seen.now, seen.item)
-        return self._claimed(id, terms, decoder, self.token(), reply, pending)
-
-    def _claimed(  # noqa: PLR0917 - they are one claim's
-        self,
-        id: str,
-        terms: ClaimTerms,
-        decoder: Decoder,
-        token: str,
-        reply: Applied | Refused | None,
-        pending: PendingClaim,
-    ) -> Steps[Outcome]:
-        attempt, lapsed = 1, False
-        taken_over: tuple[int, ...] = ()  # the attempts that this call has tried to take over
+        if seen is not None:
+            pending.start()
+            reply = None if seen.item is None else Refused(seen.now, seen.item)
         while True:
             if reply is None:
-                attempt, lapsed = 1, False
-                put = Put(LEDGER, id, self._opening(terms, token), ABSENT)
-                reply = yield from write(pending.made(put, terms.ttl))
-            if not isinstance(reply, Refused):
-                break
-            record = self._record(id, reply.item)
+                pending.put = self._build_claim(id, terms, pending)
+                try:
+                    reply = yield pending.put
+                except errors.StoreOutcomeUnknown as lost:
+                    reply = yield from resend(pending.put, lost)
+            if type(reply) is Applied:
+                return self._won(id, terms, pending)
+            item, now, reply = reply.item, reply.now, None
+            record = self._record(id, alive(LEDGER, item, now))
             if record is None:
-                reply = None
+                pending.start(item)
                 continue
-            if _owned(record, token):
-                # It may be an earlier write of mine, which came through late.
-                attempt, lapsed = record.attempt, record.attempt in taken_over
-                break
-            if record.token == token:
-                # My claim was made, and settled by somebody before I heard of it. What I do next is another
-                # attempt, and no write that was meant for the first may fit it.
-                token, taken_over = self.token(), ()
-            move = next_move(record, reply.now, terms)
+            if record.status is Status.COMPLETED:  # as in every replay
+                return (yield from self._outcome(record, now, pending.fingerprint, decoder))
+            if pending.is_mine(record):
+                return self._won(id, terms, pending)
+            if record.token == pending.token:
+                # This claim was made, and resolved by an operator before its reply came. What comes next is
+                # another attempt, and no write that was meant for the first may fit it.
+                pending.token = self.token()
+            move = next_move(record, now, terms, pending.fingerprint)
             if move is None:
-                return (yield from self._outcome(record, reply.now, terms, decoder))
+                return (yield from self._outcome(record, now, pending.fingerprint, decoder))
             if move.to is Status.IN_PROGRESS:
-                attempt, lapsed = record.attempt + 1, move.lapsed
-                taken_over += (attempt,) if lapsed else ()
-                item = self._opening(terms, token, attempt, record)
-                put = Put(LEDGER, id, item, move.condition(record.token))
-                reply = yield from write(pending.made(put, terms.ttl, lapsed))
+                pending.follow(record, move)
             else:
                 yield from self._give_up(record, move, terms)
-                reply = None  # whoever made this move, what it left is read afresh
-        lease, ttl, on_lapsed = terms.lease, terms.ttl, terms.on_lapsed
-        return self._won(Claimed(id, token, attempt, lease, ttl, lapsed, on_lapsed, terms.doubt_ttl))
+                pending.start()  # this is refused by what that left
 
-    def _opening(self, terms: ClaimTerms, token: str, attempt: int = 1, before: Record | None = None) -> Item:
-        """A record at the beginning of an attempt; one that may come to be in doubt can be found by that."""
-        item = opening(terms, token, self.worker(), attempt, before)
-        if before is not None:
-            lapsed = before.status is Status.IN_PROGRESS
-            ended = before.lease_until if lapsed else before.updated_at
-            item["history"] = self.history(before, "lapsed" if lapsed else "released", ended)
-            item["began_at"] = NOW
+    def _build_claim(self, id: str, terms: ClaimTerms, pending: PendingClaim) -> Put:
+        worker = worker_name(self._worker, self._task)
+        item = new_record(terms, pending.token, worker, pending.fingerprint, pending.subject)
+        if pending.before is not None:
+            self._continue(item, pending.before, pending.attempt)
         if terms.on_lapsed != "rerun":
-            item["doubt"] = self.prefix
-            item["doubt_since"] = NOW
-            item["expires_at"] = doubt_end(terms.doubt_ttl)
-        return item
+            item |= self._found_by() | {"expires_at": doubt_end(terms.doubt_ttl)}
+        return Put(LEDGER, id, item, pending.expect)
 
-    def _won(self, claim: Claimed) -> Claimed:
+    def _continue(self, item: Item, before: Record, attempt: int) -> None:
+        """Make a new record the next attempt at the work of an earlier one."""
+        item["attempt"] = attempt
+        item["created_at"] = before.created_at
+        item["fingerprint"] = before.fingerprint or item["fingerprint"]
+        if before.subject:
+            item["subject"] = before.subject
+        lapsed = before.status is Status.IN_PROGRESS
+        ended = before.lease_until if lapsed else before.updated_at
+        item["history"] = self.history(before, "lapsed" if lapsed else "released", ended)
+        item["began_at"] = NOW
+
+    def _won(self, id: str, terms: ClaimTerms, won: PendingClaim) -> Claimed:
+        lease, ttl, on_lapsed = terms.lease, terms.ttl, terms.on_lapsed
+        claim = Claimed(id, won.token, won.attempt, lease, ttl, won.lapsed, on_lapsed, terms.doubt_ttl)
         if claim.lapsed:
             self.events.warn(What.TAKEN_OVER, claim.id, claim.attempt)
-        else:
+        elif self.events.listeners:
             self.events.emit(What.CLAIMED, claim.id, claim.attempt)
         return claim
 
-    def _outcome(self, record: Record, now: float, terms: ClaimTerms, decoder: Decoder) -> Steps[Outcome]:
-        if _differs(record, terms):
+    def _outcome(
+        self, record: Record, now: float, fingerprint: str | None, decoder: Decoder
+    ) -> Steps[Outcome]:
+        if _differs(record, fingerprint):
             self.events.emit(What.MISMATCH, record.id, record.attempt)
             return Mismatch(record)
         status = record.status
@@ -428,42 +430,45 @@ class LedgerSteps:
 
     def _give_up(self, record: Record, move: Move, terms: ClaimTerms) -> Steps[None]:
         """Hold a vanished attempt, or fail one that had every chance."""
-        change = moved_on({}, move, terms, self.prefix)
+        change = apply_move({}, move, terms, self.prefix)
         if move.to is Status.FAILED:
             failure = Failure("AttemptsExhausted", f"given up after {record.attempt} attempts")
             # An error that is there stays as it is kept.
             change |= {} if record.error else {"error": self._kept_text(record.id, failure)}
         else:
             change |= {"doubt": self.prefix, "doubt_since": record.doubt_since or record.lease_until}
-        reply = yield from write(Update(LEDGER, record.id, change, move.condition(record.token)))
+        reply = yield from write(Update(LEDGER, record.id, change, as_read(record)))
         if type(reply) is Applied:
             what = What.HELD if move.to is Status.UNKNOWN else What.EXHAUSTED
             self.events.warn(what, record.id, record.attempt)
 
     def guarded(self, steps: Steps[T], *pending: PendingClaim) -> Steps[T]:
-        """These steps; where they are torn off, what was claimed by them is given back."""
+        """Run these steps, and withdraw what they claimed if they are interrupted."""
         try:
             return (yield from steps)
         except UNINTERRUPTED:
             raise
-        except GeneratorExit:
-            for one in pending:
-                self.rescue(one.withdrawn(), self.events.failed)
+        except BaseException as error:
+            yield from self.withdraw(error, *pending)
             raise
-        except BaseException:
-            try:
+
+    def withdraw(self, error: BaseException, *pending: PendingClaim) -> Steps[None]:
+        """Withdraw claims whose caller was interrupted by this error."""
+        try:
+            if not isinstance(error, GeneratorExit):
                 for one in pending:
                     yield from one.withdrawn()
-            except RecursionError:  # here it has no room, and another thread has a stack of its own
-                for one in pending:
-                    self.rescue(one.withdrawn(), self.events.failed)
-                raise
-            raise
+                return
+        except RecursionError:  # here it has no room, and another thread has a stack of its own
+            pass
+        for one in pending:
+            self.rescue(one.withdrawn(), self.events.failed)
 
     # Ending a claim
 
     def complete(self, claim: Claimed, result: Any = None, *, details: Details = None) -> Steps[None]:
         """The effect happened: store its result, and details for people to read."""
+        refuse_lazy(result, f"the work on {claim.key!r}")
         ending = yield from self.completion(claim, result, details)
         yield from self.end(claim, ending)
 
@@ -484,9 +489,14 @@ class LedgerSteps:
 
         `promised` reads the result later; one that it cannot read stays plain JSON.
         """
-        change = yield from self._stored(claim, result, promised)
-        change = self._noted(claim.id, change, details)
-        return Ending(lifecycle.COMPLETE, change, partial(self._emit, What.COMPLETED, claim))
+        encoded = self.codec.encode(result, claim.id, promised)
+        body = encoded.body
+        if encoded.problem is not None or encoded.misfit:
+            body = yield from self._store_elsewhere(claim, encoded)
+        change: Item = {"result": body.data, "encoding": body.encoding}
+        if details:
+            change = self._noted(claim.id, change, details)
+        return Ending(lifecycle.COMPLETE, change, self._report(What.COMPLETED, claim))
 
     def failure(self, claim: Claimed, error: BaseException | Failure, details: Details = None) -> Ending:
         """Return how a claim ends that failed for good."""
@@ -499,24 +509,46 @@ class LedgerSteps:
     ) -> Ending:
         """Return how a claim ends that did not happen."""
         change = self._released(claim, error, counted)
-        return Ending(lifecycle.RELEASE, change, partial(self._emit, What.RELEASED, claim))
+        return Ending(lifecycle.RELEASE, change, self._report(What.RELEASED, claim))
 
     def end(self, claim: Claimed, ending: Ending, until: float | None = None) -> Steps[None]:
         """End a claim in one write; retry while the store is unavailable, up to the end of the lease."""
         update = self._update(claim, ending)
-        self._check(claim, ending, (yield from self._send_while_held(update, claim.lease, until)))
+        try:
+            reply: Applied | Refused = yield update
+        except RETRYABLE as failed:
+            reply = yield from self._send_while_held(update, claim.lease, until, failed)
+        if type(reply) is not Applied and (held := held_as(claim, ending.move, reply)):
+            update = Update(LEDGER, claim.id, update.set, held)
+            reply = yield from self._send_while_held(update, claim.lease, until)
+        self._report_end(claim, ending, reply)
 
-    def part(self, claim: Claimed, ending: Ending) -> Part[None]:
+    def part(self, claim: Claimed, ending: Ending, expect: Item | None = None) -> PartPlan[None]:
         """End a claim as a part of a transaction."""
-        return Part((self._update(claim, ending),), partial(self._judge, claim, ending), ending.notify, True)
+        update = self._update(claim, ending, expect)
+
+        def judge(refusals: PartRefusals) -> PartVerdict | errors.SemelError:
+            nonlocal update
+            refused = refusals[0]
+            if expect is None and refused is not None and (held := held_as(claim, ending.move, refused)):
+                update = Update(LEDGER, claim.id, update.set, held)
+                return PartVerdict.STALE
+            return self._judge(claim, ending, None if refused is None else refused.item)
+
+        def plan(_mark: str) -> Steps[Part[None]]:
+            yield from ()
+            return Part((update,), judge, lambda _: self._report_end(claim, ending, APPLIED), True)
+
+        return plan
 
     def completion_part(self, claim: Claimed, result: Any = None, details: Details = None) -> PartPlan[None]:
         """Complete a claim as a part of a transaction; a retry does not store its result again."""
 
-        def plan(_mark: str) -> Steps[Part[None]]:
+        def build() -> Steps[PartPlan[None]]:
+            refuse_lazy(result, f"the work on {claim.key!r}")
             return self.part(claim, (yield from self.completion(claim, result, details)))
 
-        return built_once(plan)
+        return built_once(build)
 
     def complete_many(
         self, claims: Iterable[Claimed], result: Any = None, *, details: Details = None
@@ -545,35 +577,45 @@ class LedgerSteps:
         if not moves:
             return []
         updates = [
-            Update(LEDGER, claim.id, moved_on(change, move, claim, self.prefix), move.condition(claim.token))
+            Update(LEDGER, claim.id, apply_move(change, move, claim, self.prefix), move.expects(claim.token))
             for claim, change in moves
         ]
         lease = max(claim.lease for claim, _ in moves)
         many: Many = yield from self._send_while_held(Batch(tuple(updates)), lease, None)
-        answers = []
-        for (claim, change), reply in zip(moves, many.replies, strict=True):
-            made = type(reply) is Applied or was_made(reply.item, claim.token, change)
-            if made:
-                notify = self.events.warn if what is What.HELD else self.events.emit
-                notify(what, claim.id, claim.attempt)
-            else:
-                self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
-            answers.append(made)
-        return answers
+        replies = dict(enumerate(many.replies))
+        held = {
+            place: Update(LEDGER, claim.id, change, expect)
+            for place, (claim, change) in enumerate(moves)
+            if (expect := held_as(claim, move, replies[place]))
+        }
+        if held:
+            many = yield from self._send_while_held(Batch(tuple(held.values())), lease, None)
+            replies |= zip(held, many.replies, strict=True)
+        return [self._moved(claim, change, move, what, replies[n]) for n, (claim, change) in enumerate(moves)]
+
+    def _moved(self, claim: Claimed, change: Item, move: Move, what: What, reply: Applied | Refused) -> bool:
+        """Report what became of one of many moves, and return whether it was made."""
+        made = type(reply) is Applied or already_applied(reply.item, claim.token, change)
+        if made:
+            notify = self.events.warn if what is What.HELD else self.events.emit
+            notify(what, claim.id, claim.attempt)
+        else:
+            self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
+        return made
 
     # Other moves of a holder
 
     def renew(self, claim: Claimed) -> Steps[None]:
         """Still at work: the lease begins anew."""
-        return self._move(claim, Ending(lifecycle.RENEW, {"lease_until": After(claim.lease)}, _no_event))
+        return self._move(claim, Ending(lifecycle.RENEW, {"lease_until": After(claim.lease)}))
 
     def lapse(self, claim: Claimed) -> Steps[None]:
         """Interrupted: end the lease now, so that the next claimant's policy decides as after a crash."""
-        return self._move(claim, Ending(lifecycle.LAPSE, {"lease_until": NOW}, _no_event))
+        return self._move(claim, Ending(lifecycle.LAPSE, {"lease_until": NOW}))
 
     def doubt(self, claim: Claimed) -> Steps[None]:
         """The holder cannot tell whether the effect happened; somebody else has to."""
-        notify = partial(self._warn_of_doubt, claim)
+        notify = partial(self.events.warn, What.HELD, claim.id, claim.attempt)
         return self._move(claim, Ending(lifecycle.DOUBT, self._found_by(), notify))
 
     def doubt_many(self, claims: Iterable[Claimed]) -> Steps[Answers]:
@@ -584,38 +626,44 @@ class LedgerSteps:
     def abandon(self, claim: Claimed) -> Steps[None]:
         """The caller was interrupted at its work: end the lease if it can be, for the next one's policy."""
         move = lifecycle.LAPSE
-        change = moved_on({"lease_until": NOW}, move, claim, self.prefix)
-        yield from _attempted(Update(LEDGER, claim.id, change, move.condition(claim.token)))
+        change = apply_move({"lease_until": NOW}, move, claim, self.prefix)
+        yield from _attempted(Update(LEDGER, claim.id, change, move.expects(claim.token)))
 
     def _move(self, claim: Claimed, ending: Ending) -> Steps[None]:
         """Make a holder's move by itself."""
-        self._check(claim, ending, (yield from write(self._update(claim, ending))))
+        reply = yield from write(self._update(claim, ending))
+        self._report_end(claim, ending, reply)
 
-    def _update(self, claim: Claimed, ending: Ending) -> Update:
-        move, change, _ = ending
-        moved_on(change, move, claim, self.prefix)
-        return Update(LEDGER, claim.id, change, move.condition(claim.token))
+    def _update(self, claim: Claimed, ending: Ending, expect: Item | None = None) -> Update:
+        move = ending.move
+        change = apply_move(ending.change, move, claim, self.prefix)
+        return Update(LEDGER, claim.id, change, expect or move.expects(claim.token))
 
-    def _check(self, claim: Claimed, ending: Ending, reply: Applied | Refused) -> None:
+    def _report_end(self, claim: Claimed, ending: Ending, reply: Applied | Refused) -> None:
         """Report a move that was made, now or before; raise what its refusal means if it was not."""
-        verdict = self._judge(claim, ending, (reply,)) if isinstance(reply, Refused) else None
-        if isinstance(verdict, errors.SemelError):
-            raise verdict
-        ending.notify(None)
+        if type(reply) is Refused:
+            verdict = self._judge(claim, ending, reply.item)
+            if isinstance(verdict, errors.SemelError):
+                raise verdict
+        if ending.notify is not None:
+            ending.notify()
 
-    def _judge(
-        self, claim: Claimed, ending: Ending, refusals: PartRefusals
-    ) -> PartVerdict | errors.SemelError:
+    def _judge(self, claim: Claimed, ending: Ending, item: Item | None) -> PartVerdict | errors.SemelError:
         """What it means that a move was refused: it was made before, or the claim is lost."""
-        move, change, _ = ending
-        item = None if refusals[0] is None else refusals[0].item
-        if was_made(item, claim.token, change):
+        move = ending.move
+        if already_applied(item, claim.token, ending.change):
             return PartVerdict.SAME
         if move is not lifecycle.RENEW:  # a late renewal of finished work is no news
             self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
         return errors.ClaimLost(claim.key, claim.attempt, move.name)
 
-    def _send_while_held(self, command: Write | Batch, lease: float, until: float | None) -> Steps[Any]:
+    def _send_while_held(
+        self,
+        command: Write | Batch,
+        lease: float,
+        until: float | None,
+        failed: errors.StoreError | None = None,
+    ) -> Steps[Any]:
         """Send a write that ends a claim, and retry while the store is unavailable, up to the lease's end.
 
         The lease ends at `until`, on this process's clock; if that is not known, it is counted from here. The
@@ -626,10 +674,11 @@ class LedgerSteps:
             until = lease + (yield Pause(0, self.clock))
         pause, unknown = FIRST_PAUSE, 0
         while True:
-            try:
-                return (yield command)
-            except RETRYABLE as error:
-                failed: errors.StoreError = error
+            if failed is None:
+                try:
+                    return (yield command)
+                except RETRYABLE as error:
+                    failed = error
             lost = isinstance(failed, errors.StoreOutcomeUnknown)
             unknown += lost
             # One connection may be broken, and the next one good.
@@ -641,14 +690,15 @@ class LedgerSteps:
                 raise failed
             if not at_once:
                 pause = min(pause * 2, LONGEST_PAUSE, until - now)
+            failed = None
 
-    def _emit(self, what: What, claim: Claimed, _reply: Applied | None = None) -> None:
-        self.events.emit(what, claim.id, claim.attempt)
+    def _report(self, what: What, claim: Claimed) -> Notify | None:
+        """Return what reports this event of a claim; None if nobody listens."""
+        if not self.events.listeners:
+            return None
+        return partial(self.events.emit, what, claim.id, claim.attempt)
 
-    def _warn_of_doubt(self, claim: Claimed, _reply: Applied | None = None) -> None:
-        self.events.warn(What.HELD, claim.id, claim.attempt)
-
-    def _warn_of_failure(self, claim: Claimed, failure: Failure, _reply: Applied | None = None) -> None:
+    def _warn_of_failure(self, claim: Claimed, failure: Failure) -> None:
         """Tell that work has failed for good: with the error's words, where somebody scrubs them."""
         detail = failure.type if self.events.scrub is None else f"{failure.type}: {failure.message}"
         self.events.warn(What.FAILED, claim.id, claim.attempt, detail)
@@ -661,13 +711,13 @@ class LedgerSteps:
         found = yield from read(Get(LEDGER, id))
         return self._record(id, found.item)
 
-    def peek(self, id: str, terms: ClaimTerms, decoder: Decoder) -> Steps[Outcome | None]:
+    def peek(self, id: str, fingerprint: str | None, decoder: Decoder) -> Steps[Outcome | None]:
         """What a claim would find on a qualified name that is done; None where it is not."""
         found = yield from read(Get(LEDGER, id))
         record = self._record(id, found.item)
         if record is None or record.status is not Status.COMPLETED:
             return None
-        return (yield from self._outcome(record, found.now, terms, decoder))
+        return (yield from self._outcome(record, found.now, fingerprint, decoder))
 
     def result(self, record: Record, returns: Any = Any) -> Steps[Any]:
         """The result that a record holds; `MISSING` when only the fact was kept."""
@@ -740,21 +790,23 @@ class LedgerSteps:
         claim = Claimed(id, record.token, record.attempt, 0, span, on_lapsed="hold")
         history = self.acted(record, "settled", found.now, by, why)
         ending = yield from self._settling(claim, settlement, SETTLE[type(settlement)], {"history": history})
-        yield from self._move(claim, ending)
+        # A holder that has renewed its lease since may have begun its work: that is for another resolution.
+        expect = ending.move.expects(record.token) | {"lease_until": record.lease_until}
+        self._report_end(claim, ending, (yield from write(self._update(claim, ending, expect))))
 
     def override(
         self, record: Record, settlement: Settlement, *, now: float, ttl: float, by: str, why: str
     ) -> PartPlan[None]:
         """An operator decides what became of a key, whatever its record said, if that is still as it was."""
         move, done = OVERRIDE[type(settlement)], OVERRIDDEN[type(settlement)]
-        seen = msgspec.structs.replace(move, start=(record.status,))
         claim = Claimed(record.id, record.token, record.attempt, 0, ttl, on_lapsed="hold")
 
-        def plan(_mark: str) -> Steps[Part[None]]:
+        def build() -> Steps[PartPlan[None]]:
             change = {"error": None, "history": self.acted(record, done, now, by, why)}
-            return self.part(claim, (yield from self._settling(claim, settlement, seen, change)))
+            ending = yield from self._settling(claim, settlement, move, change)
+            return self.part(claim, ending, move.expects(record.token, record.status))
 
-        return built_once(plan)
+        return built_once(build)
 
     def acted(self, record: Record, how: str, now: float, by: str, why: str) -> str:
         """The history of a record once somebody has done this to it."""
@@ -765,11 +817,12 @@ class LedgerSteps:
         return self.history(record, *_unfinished(record, now), act)
 
     def _settling(self, claim: Claimed, settlement: Settlement, move: Move, change: Item) -> Steps[Ending]:
-        notify: Notify = _no_event
+        notify: Notify | None = None
         match settlement:
             case Happened(result):
-                change = (yield from self._stored(claim, result)) | change
-                notify = partial(self._emit, What.COMPLETED, claim)
+                refuse_lazy(result, f"the work on {claim.key!r}")
+                change = (yield from self.completion(claim, result)).change | change
+                notify = self._report(What.COMPLETED, claim)
             case Abandoned(reason):
                 change |= {"error": self._kept_text(claim.id, Failure("Abandoned", reason))}
         return Ending(move, change, notify)
@@ -778,35 +831,37 @@ class LedgerSteps:
 
     def check_and_set(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[bool]:
         """True the first time, False while that time is remembered: one atomic write."""
-        token, id = self.token(), self.name(key)
-        reply = yield from write(self._mark(id, lasting(ttl, self.horizon), token))
-        return self._seen(id, _new(reply, token))
+        [new] = yield from self.check_and_set_many([key], ttl)
+        return new
 
     def _mark(self, id: str, ttl: float, token: str) -> Put:
-        """Write a record that is done from the start, unless one is there that may be done or doing."""
-        return Put(LEDGER, id, self._marked(ttl, token), MARKABLE)
+        """Write a record that is done from the start, if there is none."""
+        return Put(LEDGER, id, self._marked(ttl, token), ABSENT)
 
     def _marked(self, ttl: float, token: str) -> Item:
         done = {"status": "COMPLETED", "encoding": MARK.encoding}
-        return opening(ClaimTerms(0, ttl), token, self.worker()) | done
-
-    def _seen(self, id: str, new: bool) -> bool:
-        self.events.emit(What.CLAIMED if new else What.REPLAYED, id)
-        return new
+        return new_record(ClaimTerms(0, ttl), token, self.worker()) | done
 
     def check_and_set_many(self, keys: Iterable[str | Key], ttl: Seconds = HOUR) -> Steps[Answers]:
         """True for each new key, in one round trip; of equal keys in the batch the first one counts."""
         token = self.token()
         names = [self.name(key) for key in keys]
-        span = lasting(ttl, self.horizon)
-        item = self._marked(span, token)
-        marks = tuple([Put(LEDGER, id, item, MARKABLE) for id in dict.fromkeys(names)])
-        if not marks:
+        if not names:
             return []
-        many = yield from write_each(Batch(marks))
-        new = {mark.key: _new(reply, token) for mark, reply in zip(marks, many.replies, strict=True)}
+        item = self._marked(lasting(ttl, self.horizon), token)
+        marks = {id: Put(LEDGER, id, item, ABSENT) for id in dict.fromkeys(names)}
+        new: dict[str, bool] = {}
+        left: dict[str, Put] = marks
+        while left:
+            replies = dict(zip(left, (yield from write_each(tuple(left.values()))), strict=True))
+            new |= {id: _new(reply, token) for id, reply in replies.items()}
+            retries = {id: _over_released(marks[id], reply) for id, reply in replies.items()}
+            left = {id: again for id, again in retries.items() if again is not None}
         # Popping leaves the later ones of equal keys without an entry: they are duplicates.
-        return [self._seen(id, new.pop(id, False)) for id in names]
+        firsts = [new.pop(id, False) for id in names]
+        for id, first in zip(names, firsts, strict=True):
+            self.events.emit(What.CLAIMED if first else What.REPLAYED, id)
+        return firsts
 
     def is_processed(self, key: str | Key, *, on_store_error: OnStoreError = "closed") -> Steps[bool]:
         """Whether the key is done; one that is only being worked on is not.
@@ -844,8 +899,8 @@ class LedgerSteps:
             else:
                 move = lifecycle.MARK
                 settled = Claimed(mark.key, record.token, record.attempt, 0, seconds(ttl), on_lapsed="hold")
-                change = moved_on({"result": None, "encoding": MARK.encoding}, move, settled, self.prefix)
-                reply = yield from write(Update(LEDGER, mark.key, change, move.condition(record.token)))
+                change = apply_move({"result": None, "encoding": MARK.encoding}, move, settled, self.prefix)
+                reply = yield from write(Update(LEDGER, mark.key, change, as_read(record)))
 
     def drop_result(self, key: str | Key) -> Steps[bool]:
         """Let the result go and keep the fact, so that duplicates are still known; False if there is none."""
@@ -855,9 +910,8 @@ class LedgerSteps:
             return False
         history = self.acted(record, "dropped", found.now, "", "")
         change: Item = {"result": None, "encoding": DROPPED.encoding, "updated_at": NOW, "history": history}
-        condition = lifecycle.DROP.condition(record.token)
-        reply = yield from write(Update(LEDGER, record.id, change, condition))
-        if isinstance(reply, Refused) and not was_made(reply.item, record.token, change):
+        reply = yield from write(Update(LEDGER, record.id, change, as_read(record)))
+        if isinstance(reply, Refused) and not already_applied(reply.item, record.token, change):
             return False
         yield from self.discard(record.result, record.encoding)
         return True
@@ -869,8 +923,8 @@ class LedgerSteps:
         first = item = found.item
         while item is not None and first is not None:
             token = item.get("token")
-            seen = Equals("token", token) if isinstance(token, str) else PRESENT
-            reply = yield from write(Delete(LEDGER, id, seen))
+            expect = {"token": token} if isinstance(token, str) else PRESENT
+            reply = yield from write(Delete(LEDGER, id, expect))
             if type(reply) is Applied or reply.item is None:
                 yield from self.discard(item.get("result"), item.get("encoding"))
                 break
@@ -893,13 +947,13 @@ class LedgerSteps:
 
         Where keys lie in no order, a page ends after about `most` records were read; 0 fills it.
         """
-        where: Condition = Begins(LEDGER.partition, self.prefix + prefix)
-        if status is not None:
-            if status not in set(Status):
-                raise errors.InvalidOption(f"status={status!r}: it is one of {', '.join(Status)}")
-            where = AllOf((where, Equals("status", str(status))))
+        if status is not None and status not in set(Status):
+            raise errors.InvalidOption(f"status={status!r}: it is one of {', '.join(Status)}")
         check_limit("limit", limit)
-        page: Page = yield Query(LEDGER, where=where, limit=limit, after=after, most=most)
+        equal = {} if status is None else {"status": str(status)}
+        page: Page = yield Query(
+            LEDGER, prefix=self.prefix + prefix, equal=equal, limit=limit, after=after, most=most
+        )
         return self.listing(page)
 
     def listing(self, page: Page) -> Listing:
@@ -960,23 +1014,18 @@ class LedgerSteps:
 
     # Records, as they are written and read
 
-    def _stored(self, claim: Claimed, result: Any, promised: Decoder | None = None) -> Steps[Item]:
-        """Encode a result; it goes into the overflow if its row cannot hold it."""
-        refuse_lazy(result, f"the work on {claim.key!r}")
-        encoded = self.codec.encode(result, claim.id, promised)
+    def _store_elsewhere(self, claim: Claimed, encoded: Encoded) -> Steps[Body]:
+        """Report a result that its annotation does not describe; store one that its row cannot hold."""
         if encoded.misfit:
             self.events.warn(What.RESULT_MISTYPED, claim.id, claim.attempt, f"{MISTYPED}: {encoded.misfit}")
-        body = encoded.body
-        if encoded.problem is not None:
-            body = yield from self._overflow(claim, encoded)
-        return {"result": body.data, "encoding": body.encoding}
+        return encoded.body if encoded.problem is None else (yield from self._overflow(claim, encoded))
 
     def _released(self, claim: Claimed, error: BaseException | Failure | None, counted: bool = True) -> Item:
         change: Item = {"error": None if error is None else self._kept_text(claim.id, error)}
         return change if counted else change | {"attempt": claim.attempt - 1}
 
     def _found_by(self) -> Item:
-        """What a doubt is listed by; a claim that was made before there was such a list has none yet."""
+        """Return the attributes by which the index of unresolved records finds one."""
         return {"doubt": self.prefix, "doubt_since": NOW}
 
     def _overflow(self, claim: Claimed, encoded: Encoded) -> Steps[Body]:
@@ -1041,8 +1090,8 @@ class LedgerSteps:
             return {"unreadable": str(error)}
 
     def worker(self) -> str:
-        """Who is at work here, as a record keeps it."""
-        return worker_name(self.realm.worker, self.events.task)
+        """Return the name of this worker, as a record keeps it."""
+        return worker_name(self._worker, self._task)
 
     def history(self, record: Record, how: str, ended: float, *acts: HistoryEntry) -> str:
         """What a record says of its past once the present attempt is past, and whatever was done then."""
@@ -1094,9 +1143,9 @@ class LedgerSteps:
         return self._opened(record) if kept else record
 
 
-def next_move(record: Record, now: float, terms: ClaimTerms) -> Move | None:
+def next_move(record: Record, now: float, terms: ClaimTerms, fingerprint: str | None = None) -> Move | None:
     """The move that a claimant may make on a record it has found, or None."""
-    if record.status is Status.COMPLETED or _differs(record, terms):
+    if record.status is Status.COMPLETED or _differs(record, fingerprint):
         return None
     spent = terms.max_attempts is not None and record.attempt >= terms.max_attempts
     if record.status is Status.RELEASED:
@@ -1117,22 +1166,43 @@ def _readably(steps: Steps[Outcome]) -> Steps[Outcome | errors.SemelError]:
         return error
 
 
-def _attempted(command: Put | Update) -> Steps[None]:
-    """Write if it can be; what a lease holds in vain ends with it in any case."""
+def _attempted(command: Put | Update) -> Steps[Applied | Refused | None]:
+    """Write if possible, and return the reply; a lease that stays behind ends by itself."""
     try:
-        yield command
+        reply: Applied | Refused = yield command
     except errors.SemelError:
-        return
+        return None
+    return reply
 
 
-def _owned(record: Record, token: str) -> bool:
-    """Whether my own claim is what stands in my way: it was made, and its answer was lost."""
-    return record.token == token and record.status is Status.IN_PROGRESS
+def as_read(record: Record) -> Item:
+    """Return what a write expects that was decided from a record: nobody has moved it or renewed it since."""
+    expect: Item = {"token": record.token, "status": record.status.value}
+    if record.status is Status.IN_PROGRESS:
+        expect["lease_until"] = record.lease_until
+    return expect
 
 
-def _differs(record: Record, terms: ClaimTerms) -> bool:
-    known = record.fingerprint is not None and terms.fingerprint is not None
-    return known and record.fingerprint != terms.fingerprint
+def held_as(claim: Claimed, move: Move, reply: Applied | Refused) -> Item | None:
+    """Return what the holder's next write expects, if its record was marked as unresolved meanwhile."""
+    item = reply.item if type(reply) is Refused else None
+    if item is None or item.get("token") != claim.token:
+        return None
+    others = [status for status in move.start[1:] if status.value == item.get("status")]
+    return move.expects(claim.token, others[0]) if others else None
+
+
+def _over_released(mark: Put, reply: Applied | Refused) -> Put | None:
+    """Return the mark to write over a record that was released, if that refused it."""
+    item = reply.item if type(reply) is Refused else None
+    if item is None or item.get("status") != Status.RELEASED.value:
+        return None
+    return Put(LEDGER, mark.key, mark.item, {"token": item["token"], "status": item["status"]})
+
+
+def _differs(record: Record, fingerprint: str | None) -> bool:
+    known = record.fingerprint is not None and fingerprint is not None
+    return known and record.fingerprint != fingerprint
 
 
 def failure_of(error: BaseException | Failure, kept_as: str = "") -> Failure:
@@ -1142,28 +1212,28 @@ def failure_of(error: BaseException | Failure, kept_as: str = "") -> Failure:
     return Failure(type(error).__qualname__, errors.words_of(error), kept_as)
 
 
-def opening(
-    terms: ClaimTerms, token: str, worker: str, attempt: int = 1, before: Record | None = None
+def new_record(
+    terms: ClaimTerms, token: str, worker: str, fingerprint: str | None = None, subject: str | None = None
 ) -> Item:
-    """A record at the beginning of an attempt."""
+    """A record at the beginning of its first attempt."""
     item: Item = {
         "status": "IN_PROGRESS",
         "token": token,
-        "attempt": attempt,
-        "fingerprint": terms.fingerprint if before is None else before.fingerprint or terms.fingerprint,
-        "created_at": NOW if before is None else before.created_at,
+        "attempt": 1,
+        "fingerprint": fingerprint,
+        "created_at": NOW,
         "updated_at": NOW,
         "lease_until": After(terms.lease),
         "expires_at": After(terms.ttl),
         "version": RECORD_VERSION,
         "worker": worker,
     }
-    if subject := terms.subject if before is None else before.subject or terms.subject:
+    if subject:
         item["subject"] = subject
     return item
 
 
-def moved_on(change: Item, move: Move, claim: Claimed | ClaimTerms, prefix: str) -> Item:
+def apply_move(change: Item, move: Move, claim: Claimed | ClaimTerms, prefix: str) -> Item:
     """Add what every move writes. Each sets the end of the record's life anew, so it outlives the lease.
 
     What may come to be in doubt does not end as other records do: by then somebody has to have settled it.
@@ -1189,14 +1259,14 @@ def doubt_end(span: float | None) -> After | None:
     return None if span is None else After(span)
 
 
-def was_made(item: Item | None, token: str, change: Item) -> bool:
+def already_applied(item: Item | None, token: str, change: Item) -> bool:
     """Whether the record already is as the change would leave it: my write, whose answer was lost."""
     if item is None or item.get("token") != token:
         return False
     return all(
         item.get(name) == value
         for name, value in change.items()
-        if type(value) is not After and name not in BESIDE
+        if type(value) is not After and name not in IGNORED_ON_RESEND
     )
 
 

@@ -1,13 +1,12 @@
 """The states of a record and every move between them, as a table.
 
-The ledger's conditions are made from this table, and so is the diagram in the docs.
+What the ledger's writes expect is made from this table, and so is the diagram in the docs.
 """
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
-
-from semel.core.commands import AllOf, Condition, Equals, OneOf, Past
 
 
 class Status(StrEnum):
@@ -21,27 +20,29 @@ class Status(StrEnum):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """One arrow: where it starts and where it leads, while the record has the token that the mover knows."""
+    """One arrow: where it starts and where it leads, while the record has the token that the mover knows.
+
+    A holder does not know whether its record was marked as unresolved. Its first write expects the first of
+    the starting states, and is sent again for the state that refused it, if that is one of them.
+    """
 
     name: str
     start: tuple[Status, ...]
     to: Status
     note: str
     lapsed: bool = False
-    """Only once the lease has run out."""
+    """Only once the lease has expired."""
     status: str = ""
-    fixed: tuple[Condition, ...] = ()
+    first: str = ""
+    """The first of the starting states, as it is stored."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "status", self.to.value)
-        statuses = tuple(status.value for status in self.start)
-        state: Condition = OneOf("status", statuses) if len(statuses) > 1 else Equals("status", statuses[0])
-        fixed = (Past("lease_until"), state) if self.lapsed else (state,)
-        msgspec.structs.force_setattr(self, "fixed", fixed)
+        msgspec.structs.force_setattr(self, "first", self.start[0].value)
 
-    def condition(self, token: str) -> Condition:
-        """The condition under which a store makes this move."""
-        return AllOf((Equals("token", token), *self.fixed))
+    def expects(self, token: str, status: Status | None = None) -> dict[str, Any]:
+        """Return what a record must be for this move: held by this token, and in this state."""
+        return {"token": token, "status": self.first if status is None else status.value}
 
 
 RUNNING = (Status.IN_PROGRESS,)

@@ -12,8 +12,18 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from semel.core.commands import Applied, Cancelled, Refused, Steps, Transact, Write, again
-from semel.errors import SemelError, StoreOutcomeUnknown, StoreThrottled
+from semel.core.commands import (
+    Applied,
+    Cancelled,
+    Refused,
+    Steps,
+    Transact,
+    Write,
+    as_absent,
+    over_expired,
+    send,
+)
+from semel.errors import SemelError, StoreThrottled
 
 T = TypeVar("T")
 
@@ -65,16 +75,16 @@ class TimedPlan(msgspec.Struct, Generic[T], frozen=True):
         return self.build(mark)
 
 
-def built_once(plan: PartPlan[T]) -> PartPlan[T]:
-    """Plan a part that a retry does not build again, as building it stores a large result."""
-    built: list[Part[T]] = []
+def built_once(build: Callable[[], Steps[PartPlan[T]]]) -> PartPlan[T]:
+    """Plan a part whose plan a retry does not make again, as making it stores a large result."""
+    built: list[PartPlan[T]] = []
 
-    def build(mark: str) -> Steps[Part[T]]:
+    def plan(mark: str) -> Steps[Part[T]]:
         if not built:
-            built.append((yield from part_of(plan, mark)))
-        return built[0]
+            built.append((yield from build()))
+        return (yield from part_of(built[0], mark))
 
-    return build
+    return plan
 
 
 def part_of(plan: PartPlan[T], mark: str) -> Steps[Part[T]]:
@@ -131,25 +141,34 @@ def alone(plan: PartPlan[T], mark: str) -> Steps[T]:
     return cast("T", result)
 
 
-def _sent(writes: tuple[Write, ...]) -> Steps[Applied | Refused | Cancelled | None]:
-    """The reply to writes that are made together; sent again, they are refused by themselves."""
+def _sent(writes: tuple[Write, ...]) -> Steps[Applied | Cancelled | None]:
+    """Send writes that are made together, and return the reply; expired items count as absent."""
     if not writes:
         return None
-    command = writes[0] if len(writes) == 1 else Transact(writes)
-    try:
-        return (yield command)  # type: ignore[no-any-return]  # a store's reply
-    except StoreOutcomeUnknown:
-        return (yield from again(command))  # type: ignore[no-any-return]
+    sent = writes
+    for _ in range(TRIES):
+        reply: Any = yield from send(sent[0] if len(sent) == 1 else Transact(sent))
+        if type(reply) is Applied:
+            return reply
+        refusals = (reply,) if type(reply) is Refused else reply.refusals
+        found, retries = [], []
+        for write, earlier, refused in zip(writes, sent, refusals, strict=True):
+            retry = None if refused is None else over_expired(write, refused)
+            found.append(None if refused is None or retry else as_absent(write.table, refused))
+            retries.append(retry or earlier)
+        if any(found):
+            return Cancelled(reply.now, tuple(found))
+        sent = tuple(retries)
+    raise StoreThrottled(f"other writers replaced expired items {TRIES} times in a row; retry later")
 
 
 def _verdicts(
-    chosen: dict[int, Part[Any]], reply: Applied | Refused | Cancelled | None
+    chosen: dict[int, Part[Any]], reply: Applied | Cancelled | None
 ) -> dict[int, PartVerdict | SemelError]:
     """What the parts say that were refused."""
-    if reply is None or isinstance(reply, Applied):
+    if not isinstance(reply, Cancelled):
         return {}
-    refusals = (reply,) if isinstance(reply, Refused) else reply.refusals
-    verdicts, start = {}, 0
+    refusals, verdicts, start = reply.refusals, {}, 0
     for place, part in chosen.items():
         mine = refusals[start : start + len(part.writes)]
         start += len(part.writes)

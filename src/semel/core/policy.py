@@ -73,19 +73,40 @@ Keep: TypeAlias = Literal["keep", "release", "doubt"]
 OnError: TypeAlias = Keep | Mapping[type[Exception], Keep]
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do in each situation, in words."""
+class ClaimTerms(msgspec.Struct, frozen=True):
+    """The terms on which a key is claimed."""
 
     lease: float
     ttl: float
+    on_lapsed: OnLapsed = "rerun"
+    max_attempts: int | None = None
+    doubt_ttl: float | None = None
+    """How long an unresolved record waits for an operator; None for ever."""
+
+
+def terms_of(  # noqa: PLR0917 - in the order of `ClaimTerms`
+    lease: Seconds,
+    ttl: Seconds,
+    on_lapsed: OnLapsed,
+    max_attempts: int | None,
+    doubt_ttl: Seconds | None,
+    horizon: float,
+) -> ClaimTerms:
+    """Check the terms of a claim."""
+    check_word("on_lapsed", on_lapsed, OnLapsed)
+    check_limit("max_attempts", max_attempts)
+    held, kept = lease_and_ttl(lease, ttl, horizon)
+    return ClaimTerms(held, kept, on_lapsed, max_attempts, doubt_span(doubt_ttl, on_lapsed, held, horizon))
+
+
+class Policy(ClaimTerms, frozen=True, kw_only=True):
+    """What to do in each situation, in words."""
+
     on_busy: OnBusy = "wait"
     patience: float
-    on_lapsed: OnLapsed = "rerun"
     resolver: Callable[..., Any] | None = None
     on_error: dict[type[Exception], Keep]
     on_store_error: OnStoreError = "closed"
-    max_attempts: int | None = None
-    doubt_ttl: float | None
     heartbeat: bool = True
     subject: str | None = None
     hide_key: bool = False
@@ -174,23 +195,24 @@ def policy_of(options: Options, horizon: float = 0) -> Policy:
         raise errors.InvalidOption(f"there is no option {', '.join(sorted(unknown))}")
     if "horizon" in options:
         horizon = seconds(options["horizon"])
-    lease, ttl = lease_and_ttl(options.get("lease", LEASE), options.get("ttl", max(DAY, horizon)), horizon)
-    on_lapsed = options.get("on_lapsed", "rerun")
-    check_word("on_lapsed", on_lapsed, OnLapsed)
-    made: dict[str, Any] = {
-        "lease": lease,
-        "ttl": ttl,
+    terms = terms_of(
+        options.get("lease", LEASE),
+        options.get("ttl", max(DAY, horizon)),
+        options.get("on_lapsed", "rerun"),
+        options.get("max_attempts"),
+        options.get("doubt_ttl"),
+        horizon,
+    )
+    as_given: dict[str, Any] = {name: one for name, one in options.items() if name not in ("horizon", "wait")}
+    checked: dict[str, Any] = msgspec.structs.asdict(terms) | {
         "patience": seconds(options.get("wait", LEASE)),
         "on_error": _by_type(options.get("on_error", "release")),
-        "doubt_ttl": doubt_span(options.get("doubt_ttl"), on_lapsed, lease, horizon),
     }
-    as_given: dict[str, Any] = {name: one for name, one in options.items() if name not in ("horizon", "wait")}
-    policy = Policy(**as_given | made)
+    policy = Policy(**as_given | checked)
     check_word("on_busy", policy.on_busy, OnBusy)
     check_word("on_store_error", policy.on_store_error, OnStoreError)
     if (policy.on_lapsed == "resolve") != (policy.resolver is not None):
         raise errors.InvalidOption('on_lapsed="resolve" and resolver=... go together')
-    check_limit("max_attempts", policy.max_attempts)
     return policy
 
 

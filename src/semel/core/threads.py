@@ -49,35 +49,35 @@ class SignalSafeEvent:
     """An event that any number of threads wait for, each with an end of its own."""
 
     def __init__(self) -> None:
-        self._is_set = False
+        self.happened = False
         self._wakeups: dict[threading.Lock, None] = {}
 
     def is_set(self) -> bool:
         """Whether it has happened."""
-        return self._is_set
+        return self.happened
 
     def set(self) -> None:
         """It has happened: wake those who wait."""
-        self._is_set = True
+        self.happened = True
         for wakeup in list(self._wakeups):
             wake(wakeup)
 
     def clear(self) -> None:
         """Wait for the next time."""
-        self._is_set = False
+        self.happened = False
 
     def wait(self, seconds: float) -> bool:
         """Whether it happens within so many seconds."""
-        if self._is_set:
+        if self.happened:
             return True
         wakeup = acquired_lock()
         self._wakeups[wakeup] = None
         try:
-            if not self._is_set:
+            if not self.happened:
                 wakeup.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
         finally:
             self._wakeups.pop(wakeup, None)
-        return self._is_set
+        return self.happened
 
 
 def acquired_lock() -> threading.Lock:
@@ -190,7 +190,7 @@ class BackgroundThread:
 
     def start(self) -> bool:
         """Start it unless it runs or was stopped; False if no thread can be started."""
-        if self.thread is not None or self.stopping.is_set():
+        if self.thread is not None or self.stopping.happened:
             return True
         return start_thread(threading.Thread(target=self._run, name=self._name))
 
@@ -217,7 +217,7 @@ class BackgroundThread:
     def _begin(self) -> bool:
         # In the thread, and not where it is started: a signal may come between any two lines there.
         with self._lock:
-            if self.thread is not None or self.stopping.is_set():
+            if self.thread is not None or self.stopping.happened:
                 return False
             self.thread = threading.current_thread()
             return True

@@ -7,6 +7,9 @@ An `Allowed` has been charged already. Asked again about the same action with th
 facts, the gate gives the same answer.
 """
 
+from typing import Final
+
+from semel.core.facades import AsyncFacade, Driven, Facade, SyncFacade
 from semel.gate.rules import (
     RULES,
     Cap,
@@ -28,10 +31,12 @@ __all__ = [
     "RECORD",
     "RULES",
     "Allowed",
+    "AsyncGate",
     "Cap",
     "Charging",
     "Cooldown",
     "FastConversation",
+    "Gate",
     "GateDecision",
     "GateSteps",
     "KillSwitch",
@@ -44,3 +49,21 @@ __all__ = [
     "Taken",
     "VaryingFact",
 ]
+
+
+class GateMethods(Facade[GateSteps]):
+    """The methods of `Gate` and `AsyncGate`."""
+
+    decide: Final = Driven(GateSteps.decide)
+    reconsider: Final = Driven(GateSteps.reconsider)
+    explain: Final = Driven(GateSteps.explain)
+    recorded: Final = Driven(GateSteps.recorded)
+    refund: Final = Driven(GateSteps.refund)
+
+
+class Gate(GateMethods, SyncFacade):
+    """Decides by its rules whether something may happen now."""
+
+
+class AsyncGate(GateMethods, AsyncFacade):
+    """Decides by its rules whether something may happen now, by methods that are awaited."""

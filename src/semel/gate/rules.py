@@ -1,11 +1,11 @@
 """The rules of a gate: what each reads, what an action uses up, and how that is refunded.
 
-`RULES` has all of them by their words, for whoever names one: settings, the HTTP API, a recorded decision.
+`RULES` has all of them by the words that settings, the HTTP API and recorded decisions use.
 """
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -16,7 +16,6 @@ from semel.core.commands import (
     NOW,
     After,
     Delete,
-    Equals,
     Get,
     Item,
     Put,
@@ -28,7 +27,7 @@ from semel.core.keys import check, compile_template, part
 from semel.core.policy import Seconds, seconds
 from semel.core.realm import Realm
 from semel.periods import Day, Period, Window
-from semel.state.counters import KEEP, CounterSteps, amount, room
+from semel.state.counters import KEEP, CounterSteps, amount
 from semel.state.journal import OWN, Book, JournalSteps
 from semel.state.switches import Switch
 from semel.tables import COUNTERS, Table
@@ -36,33 +35,29 @@ from semel.tables import COUNTERS, Table
 # The row of a cooldown, in the partition of its name.
 COOLDOWN = "cooldown"
 
-# What a counter's name ends with that counts in the shadow: no name that is made of parts ends so.
+# The end of the name of a shadow's counter: no name that is made of parts ends so.
 SHADOWED = ">>shadow"
 
 
-class RuleResult(msgspec.Struct, frozen=True):
+class RuleResult(msgspec.Struct, frozen=True, gc=False):
     """What one rule of a gate saw: whether it allows, and why."""
 
     rule: str
     passed: bool
     saw: str
     not_before: float | None = None
-    """From when it would pass, as far as it can tell."""
+    """When it would pass, if it can tell."""
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """What an allowed action has used up, and a refund gives back."""
+class Taken(msgspec.Struct, frozen=True, gc=False):
+    """What an allowed action has used up; a refund returns it."""
 
     counter: str
     entry: str
     by: int = 0
     table: str = COUNTERS.name
     kind: str = ""
-    """The word of the rule that took it, and knows how it is given back."""
-
-    def __post_init__(self) -> None:
-        if not self.kind:  # in decisions from before it was recorded
-            msgspec.structs.force_setattr(self, "kind", Cap.word if self.by else Cooldown.word)
+    """The word of the rule that took it, and knows how to refund it."""
 
 
 class RuleContext(msgspec.Struct, frozen=True):
@@ -75,14 +70,21 @@ class RuleContext(msgspec.Struct, frozen=True):
     switches: dict[str, Switch]
     realm: Realm
     shadow: bool = False
+    totals: Mapping[str, CounterSteps] = {}
+    """The rules of each table in which this gate counts, by its name."""
+    names: dict[str, str] = {}
+    """The names that were made of templates so far."""
 
     def name(self, template: str) -> str:
-        """A name with the facts filled in."""
-        return _renderer(template)({"facts": self.facts})
+        """Fill the facts into a template."""
+        name = self.names.get(template)
+        if name is None:
+            name = self.names[template] = _renderer(template)({"facts": self.facts})
+        return name
 
     def counter(self, template: str) -> str:
-        """The name of what is counted with the facts filled in; a shadow counts beside, as if it had sent."""
-        return self.name(template) + (SHADOWED if self.shadow else "")
+        """The name of a counter, from its template. A shadow counts beside it, as if it had sent."""
+        return f"{self.name(template)}{SHADOWED}" if self.shadow else self.name(template)
 
 
 # Rules
@@ -92,12 +94,12 @@ class Rule(msgspec.Struct, frozen=True):
     """A rule of a gate: something that may refuse."""
 
     word: ClassVar[str] = ""
-    """What it is called in settings and in records, and what the reason of its refusals begins with."""
+    """Its name in settings and records, with which the reason of its refusals begins."""
     looks: ClassVar[bool] = False
-    """It has to read something first, and is not asked where another one has refused already."""
+    """Whether it has to read something; then it is not asked once another rule has refused."""
 
     def see(self, context: RuleContext) -> Steps[RuleResult]:
-        """What it sees now, changing nothing."""
+        """Return what it sees now, changing nothing."""
         raise NotImplementedError
 
 
@@ -108,24 +110,28 @@ class Charging(Rule, frozen=True):
 
     @property
     def charged(self) -> Table:
-        """The table in which it is counted what was taken."""
+        """The table that counts what was taken."""
         return COUNTERS
 
     def title(self, context: RuleContext) -> str:
-        """Which one it is."""
+        """The name of this rule in records."""
         raise NotImplementedError
 
+    def prepare(self, context: RuleContext) -> Steps[None]:
+        """Do what `take` needs, if the decision is about a moment in the past: most rules need nothing."""
+        yield from ()
+
     def take(self, context: RuleContext, mark: str) -> tuple[Taken, Write]:
-        """What an action uses up, and the write that does so if there is any left."""
+        """What an action uses up, and the write that takes it if there is any left."""
         raise NotImplementedError
 
     def refused(self, context: RuleContext, item: Item | None, now: float) -> RuleResult:
-        """What it saw that refused the write."""
+        """What the rule saw, from the item that refused its write."""
         raise NotImplementedError
 
     @classmethod
     def give_back(cls, taken: Taken, token: str, table: Table, realm: Realm) -> Write:
-        """The write that gives back what the decision of this token took, if it is still there."""
+        """The write that returns what the decision of this token took, if it is still there."""
         raise NotImplementedError
 
     @classmethod
@@ -135,7 +141,7 @@ class Charging(Rule, frozen=True):
 
 
 class QuietHours(Rule, frozen=True):
-    """Nothing between these hours of the day, by the clocks of a time zone."""
+    """Refuses between these hours of the day, in a time zone."""
 
     word: ClassVar[str] = "quiet_hours"
 
@@ -147,7 +153,7 @@ class QuietHours(Rule, frozen=True):
         Window(self.start, self.end, self.zone)
 
     def see(self, context: RuleContext) -> Steps[RuleResult]:
-        """What the clock there shows."""
+        """Look at the local time."""
         yield from ()
         window = _window(self.start, self.end, self.zone)
         hours = f"quiet from {self.start} to {self.end} in {self.zone}"
@@ -156,22 +162,22 @@ class QuietHours(Rule, frozen=True):
         return RuleResult(self.word, True, f"outside: {hours}")
 
 
-# Making one checks its zone and its hours.
+# Creating one checks its zone and its hours.
 _window = functools.lru_cache(256)(Window)
 
 
 class KillSwitch(Rule, frozen=True):
-    """Nothing while a switch is on; or, with `stops_when=False`, while it is off."""
+    """Refuses while a switch is on; or, with `stops_when=False`, while it is off."""
 
     word: ClassVar[str] = "kill_switch"
 
     switch: str
     stops_when: bool = True
     unset: bool | None = None
-    """How a switch counts that was never turned; it lets everything pass unless this says otherwise."""
+    """The state that is assumed if the switch was never turned; by default, one that lets everything pass."""
 
     def see(self, context: RuleContext) -> Steps[RuleResult]:
-        """How it stood less than a second ago."""
+        """Look at the switch, as it was less than a second ago."""
         yield from ()
         switch = context.switches.get(self.switch)
         unset = not self.stops_when if self.unset is None else self.unset
@@ -183,7 +189,7 @@ class KillSwitch(Rule, frozen=True):
 
 
 class FastConversation(Rule, frozen=True):
-    """Nothing while others talk: so many entries of others in the last seconds, among the latest ones."""
+    """Refuses while others talk: `messages` entries of others in the last seconds, among the latest ones."""
 
     word: ClassVar[str] = "fast_conversation"
     looks: ClassVar[bool] = True
@@ -203,7 +209,7 @@ class FastConversation(Rule, frozen=True):
             raise errors.InvalidOption(f"{self.book.table!r} does not tell who wrote an entry, and when")
 
     def see(self, context: RuleContext) -> Steps[RuleResult]:
-        """The latest entries of the conversation."""
+        """Read the latest entries of the conversation."""
         journal = JournalSteps(context.realm, self.book)
         signs = yield from journal.recent(context.name(self.owner), self.look)
         me, span = context.name(self.actor), seconds(self.within)
@@ -218,7 +224,7 @@ class FastConversation(Rule, frozen=True):
 
 
 class Cap(Charging, frozen=True):
-    """A rule that allows so many in each period, and no more."""
+    """A rule that allows up to a number in each period."""
 
     word: ClassVar[str] = "cap"
 
@@ -237,38 +243,46 @@ class Cap(Charging, frozen=True):
 
     @property
     def charged(self) -> Table:
-        """The table in which it is counted what was taken."""
+        """The table that counts what was taken."""
         return self.table
 
+    def title(self, context: RuleContext) -> str:
+        """The name of this rule in records."""
+        return f"{self.word}:{context.name(self.counter)}"
+
     def see(self, context: RuleContext) -> Steps[RuleResult]:
-        """How the counter stands."""
-        counters = CounterSteps(context.realm, self.table)
-        tally = yield from counters.look(context.counter(self.counter), per=self.per, at=context.now)
+        """Read the counter."""
+        counter = context.counter(self.counter)
+        tally = yield from context.totals[self.table.name].look(counter, per=self.per, at=context.now)
         saw = f"{tally.used} of {self.cap} in {tally.period}"
         passed = tally.used + self.by <= self.cap
         return RuleResult(self.title(context), passed, saw, None if passed else tally.resets_at)
 
+    def prepare(self, context: RuleContext) -> Steps[None]:
+        """Remove an expired total, if the decision is about a moment long ago."""
+        name, span = context.realm.name(context.counter(self.counter)), self.per.span(context.now)
+        return context.totals[self.table.name].clear(name, span, context.present, seconds(self.keep))
+
     def take(self, context: RuleContext, mark: str) -> tuple[Taken, Write]:
         """Count it, if there is room."""
-        span, counter = self.per.span(context.now), context.counter(self.counter)
-        counters, left = CounterSteps(context.realm, self.table), room(self.cap - self.by)
-        total = counters.adding(counter, self.by, span, context.present, self.keep, when=left)
+        counter, span, totals = (
+            context.counter(self.counter),
+            self.per.span(context.now),
+            context.totals[self.table.name],
+        )
+        end = totals.end_of(span, context.present, seconds(self.keep))
+        total = totals.adding(context.realm.name(counter), span.label, self.by, end, self.cap)
         return Taken(counter, span.label, self.by, self.table.name, self.word), total
 
     def refused(self, context: RuleContext, item: Item | None, now: float) -> RuleResult:
-        """There was no room."""
-        span = self.per.span(context.now)
-        used = 0 if item is None else item["count"]
+        """Report that there was no room."""
+        span, used = self.per.span(context.now), 0 if item is None else item["count"]
         return RuleResult(self.title(context), False, f"{used} of {self.cap} in {span.label}", span.end)
-
-    def title(self, context: RuleContext) -> str:
-        """Which one it is."""
-        return f"{self.word}:{context.name(self.counter)}"
 
     @classmethod
     def give_back(cls, taken: Taken, token: str, table: Table, realm: Realm) -> Write:  # noqa: ARG003
-        """Subtract it from the total of its period; the record of the decision sees to it that it is once."""
-        return CounterSteps(realm, table).subtracting(taken.counter, taken.by, taken.entry)
+        """Subtract it from the total of its period; the record of the decision makes sure that it is once."""
+        return CounterSteps(realm, table).adding(realm.name(taken.counter), taken.entry, -taken.by)
 
     @classmethod
     def describe(cls, taken: Taken) -> str:
@@ -277,7 +291,7 @@ class Cap(Charging, frozen=True):
 
 
 class Cooldown(Charging, frozen=True):
-    """At most one in so many seconds of the store's own time, whatever moment is decided about."""
+    """Refuses for a time after an allowed action; by the store's time, whatever moment is decided about."""
 
     word: ClassVar[str] = "cooldown"
 
@@ -288,42 +302,42 @@ class Cooldown(Charging, frozen=True):
         seconds(self.span)
 
     def see(self, context: RuleContext) -> Steps[RuleResult]:
-        """Whether the time since the last one is over."""
+        """Read whether a cooldown is running."""
         found = yield from read(Get(COUNTERS, context.realm.name(context.counter(self.name)), COOLDOWN))
         if found.item is None:
             return RuleResult(self.title(context), True, f"none in the last {seconds(self.span):g} s")
         return self.refused(context, found.item, found.now)
 
     def take(self, context: RuleContext, mark: str) -> tuple[Taken, Write]:
-        """Begin a new one, if none is running."""
+        """Begin a new cooldown, if none is running."""
         counter = context.counter(self.name)
         item: Item = {"token": mark, "updated_at": NOW, "expires_at": After(seconds(self.span))}
         taken = Taken(counter, COOLDOWN, kind=self.word)
         return taken, Put(COUNTERS, context.realm.name(counter), item, ABSENT, COOLDOWN)
 
     def refused(self, context: RuleContext, item: Item | None, now: float) -> RuleResult:
-        """One was running."""
+        """Report that one is running."""
         end = now if item is None else item["expires_at"]
         saw = f"{max(0.0, end - now):.0f} s of {seconds(self.span):g} left"
         return RuleResult(self.title(context), False, saw, end)
 
     def title(self, context: RuleContext) -> str:
-        """Which one it is."""
+        """The name of this rule in records."""
         return f"{self.word}:{context.name(self.name)}"
 
     @classmethod
     def give_back(cls, taken: Taken, token: str, table: Table, realm: Realm) -> Write:
-        """End it, if it is the one that this decision began."""
-        return Delete(table, realm.name(taken.counter), Equals("token", token), taken.entry)
+        """End the cooldown, if this decision began it."""
+        return Delete(table, realm.name(taken.counter), {"token": token}, taken.entry)
 
 
 class Shadow(Rule, frozen=True):
-    """Decide and record as if it were for real, and never allow."""
+    """Refuses every action: decisions are made and recorded as usual, but nothing is allowed."""
 
     word: ClassVar[str] = "shadow"
 
     def see(self, context: RuleContext) -> Steps[RuleResult]:
-        """Itself."""
+        """Refuse, whatever it is."""
         yield from ()
         return RuleResult(self.word, False, "decides and records, and never allows")
 
@@ -348,30 +362,30 @@ RULES: Final[dict[str, type[Rule]]] = {
 
 
 def _is(actor: str | int, name: str) -> bool:
-    """Whether an actor is the one of this name, in which a fact that was filled in is escaped."""
+    """Whether an actor has this name, in which facts that were filled in are escaped."""
     text = str(actor)
     try:
         return name in (text, part(text))
-    except errors.InvalidKey:  # nobody can be asked for by such a name
+    except errors.InvalidKey:  # no name can be made of it
         return False
 
 
 def is_switch(reason: str) -> bool:
-    """Whether a kill switch is the reason."""
+    """Whether a kill switch refused."""
     return reason.startswith(f"{KillSwitch.word}:")
 
 
 def is_shadow(result: RuleResult) -> bool:
-    """Whether it is the shadow's own."""
+    """Whether the shadow refused."""
     return result.rule == Shadow.word
 
 
 @functools.lru_cache(1024)
 def _renderer(template: str) -> Callable[[dict[str, Any]], str]:
     if not {"{", "}"} & set(template):
-        return lambda _: check(template)  # one for all: a cap of the house, say, or the name of the assistant
+        return lambda _: check(template)  # one for all actions
     return compile_template(template, inspect.signature(_facts))
 
 
 def _facts(**facts: Any) -> None:
-    """What a gate is told of an action."""
+    """The facts of an action."""

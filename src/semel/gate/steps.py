@@ -1,35 +1,29 @@
-"""How a decision is made, recorded and refunded."""
+"""How a decision is made, recorded and refunded.
+
+The record of a decision and all its charges are the writes of one part: they are made together, or a refusal
+is read and the gate decides again. The token of the record recognises a decision whose reply was lost.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeAlias, cast
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
 from semel import errors
 from semel.core import lifecycle
 from semel.core.codecs import Body, decoder_for
-from semel.core.commands import (
-    ABSENT,
-    NOW,
-    AllOf,
-    Condition,
-    Equals,
-    Get,
-    Item,
-    Put,
-    Steps,
-    Update,
-    Write,
-    read,
-)
+from semel.core.commands import ABSENT, NOW, Expect, Found, Get, Item, Put, Steps, Time, Update, Write, read
+from semel.core.commands import Refused as WriteRefused
 from semel.core.events import What
 from semel.core.keys import Key, check, fingerprint
-from semel.core.ledger import ClaimTerms, opening
+from semel.core.ledger import new_record
 from semel.core.parts import Part, PartRefusals, PartVerdict, commit, nothing
-from semel.core.policy import DAY, Seconds, lasting
+from semel.core.policy import DAY, ClaimTerms, Seconds, lasting
 from semel.core.realm import Moment, Realm, moment_of
 from semel.gate.rules import (
     RULES,
+    Cap,
     Charging,
     KillSwitch,
     Rule,
@@ -41,8 +35,9 @@ from semel.gate.rules import (
     is_shadow,
     is_switch,
 )
+from semel.state.counters import CounterSteps
 from semel.state.switches import Switch, SwitchSteps
-from semel.state.transaction import Parts, Rules
+from semel.state.transaction import Parts, Rules, TransactionBuilder
 from semel.tables import COUNTERS, LEDGER
 
 # What the record of a decision is called after its action. With two signs, so that no step is named so: a
@@ -51,7 +46,7 @@ RECORD = ">>gate"
 
 
 class Allowed(msgspec.Struct, frozen=True, tag="allowed"):
-    """It may happen, and has been counted; give it back with `refund` if it then does not."""
+    """It may happen, and has been counted; call `refund` if it then does not happen."""
 
     key: str
     at: float
@@ -63,7 +58,7 @@ class Allowed(msgspec.Struct, frozen=True, tag="allowed"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """It may not happen, for this reason; `not_before` says from when it might, where that is known."""
+    """It may not happen, for this reason; `not_before` is when it might, None if that is not known."""
 
     key: str
     at: float
@@ -77,35 +72,49 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 GateDecision: TypeAlias = Allowed | Refused
-"""What a gate answers: whether something may happen now."""
-
-_json = msgspec.json.Encoder().encode
+"""The answer of a gate: whether something may happen now."""
 
 Also: TypeAlias = Callable[[Parts, GateDecision], object]
 
-
-class _Stopped(errors.SemelError):
-    """A charging rule refused the write."""
-
-    def __init__(self, result: RuleResult) -> None:
-        super().__init__(result.saw)
-        self.result = result
+_json = msgspec.json.Encoder().encode
+_decoder = decoder_for(GateDecision)
 
 
-class _Decided(errors.SemelError):
-    """There is a decision about this action, or there was one."""
+class _NotWritten(errors.SemelError):
+    """The write of a decision, or of a refund, was refused."""
 
-    def __init__(self, item: Item | None) -> None:
+    def __init__(self, refusals: PartRefusals) -> None:
         super().__init__()
-        self.item = item
+        self.refusals = refusals
 
 
-class _TakenBack(errors.SemelError):
-    """There is nothing to give back: it was before, or the decision is another one by now."""
+class _Question(msgspec.Struct):
+    """One action, while the gate decides about it."""
 
-    def __init__(self, *, given: bool) -> None:
-        super().__init__()
-        self.given = given
+    key: str
+    id: str
+    context: RuleContext
+    fingerprint: str
+    """That of the facts that the action is bound to."""
+    also: Also | None
+    subject: str | None
+    expect: Expect = ABSENT
+    """What a decision expects of the record of the action."""
+    seen: list[RuleResult] = []
+    """What the rules saw so far."""
+    refusal: RuleResult | None = None
+    """The first refusal; the shadow's only if there is no other."""
+
+    def refuse(self, result: RuleResult) -> None:
+        """Note that a rule refuses."""
+        self.seen.append(result)
+        if self.refusal is None or is_shadow(self.refusal):
+            self.refusal = result
+
+    def refused(self, refusal: RuleResult) -> Refused:
+        """The decision that this refusal leads to."""
+        now, seen = self.context.now, tuple(self.seen)
+        return Refused(self.key, now, refusal.rule, refusal.not_before, seen, is_shadow(refusal))
 
 
 class GateSteps:
@@ -121,8 +130,7 @@ class GateSteps:
         trace: str | None = None,
     ) -> None:
         self.realm: Realm = rules.counters.realm
-        self._rules = rules
-        self._switches = switches
+        self._rules, self._ledger, self._switches = rules, rules.ledger, switches
         self._weighed = tuple(weighed)
         for rule in self._weighed:
             if not isinstance(rule, Rule):
@@ -131,18 +139,17 @@ class GateSteps:
                 raise errors.InvalidOption(f"{rule!r} needs a word, by which it is known what it has taken")
         self._charging = [rule for rule in self._weighed if isinstance(rule, Charging)]
         # Those that must read come last.
-        self._free = sorted(
-            (rule for rule in self._weighed if not isinstance(rule, Charging)), key=lambda rule: rule.looks
-        )
+        free = [rule for rule in self._weighed if not isinstance(rule, Charging)]
+        self._free = sorted(free, key=lambda rule: rule.looks)
         self._kinds = RULES | {rule.word: type(rule) for rule in self._charging}
-        charged = (rule.charged for rule in self._charging)
-        self._tables = {table.name: table for table in (COUNTERS, *charged)}
+        self._tables = {table.name: table for table in (COUNTERS, *[rule.charged for rule in self._charging])}
+        capped = {rule.charged for rule in self._charging if isinstance(rule, Cap)}
+        self._totals = {table.name: CounterSteps(self.realm, table) for table in capped}
         self._switched = any(isinstance(rule, KillSwitch) for rule in self._weighed)
         self._shadow = any(isinstance(rule, Shadow) for rule in self._weighed)
         self._varying = {rule.fact for rule in self._weighed if isinstance(rule, VaryingFact)}
-        self._ttl = lasting(ttl, self.realm.horizon)
+        self._terms = ClaimTerms(0, lasting(ttl, self.realm.horizon))
         self._trace = trace
-        self._decoder = decoder_for(GateDecision)
 
     def decide(
         self,
@@ -162,8 +169,7 @@ class GateSteps:
         write what is to be written along with the decision; it may be called more than once, with what the
         decision becomes.
         """
-        context = yield from self._context(facts, at)
-        return (yield from self._decided(str(key), context, ABSENT, also, subject))
+        return self._decide(key, facts, at, also, subject)
 
     def reconsider(
         self,
@@ -177,25 +183,14 @@ class GateSteps:
     ) -> Steps[GateDecision]:
         """Whether this action may happen, where a refusal counts only until its `not_before`.
 
-        After that it is decided anew; a refusal by a kill switch whenever it is asked for.
+        After that it is decided again; a refusal by a kill switch at every call.
         """
-        context = yield from self._context(facts, at)
-        found = yield from read(Get(LEDGER, self._id(key)))
-        self._check_facts(str(key), found.item, self._fingerprint(facts))
-        when: Condition = ABSENT
-        if found.item is not None and not _taken_back(found.item):
-            before = self._read(str(key), found.item, context.now)
-            if isinstance(before, Refused):
-                over = before.not_before is not None and before.not_before <= context.now
-                if not over and not is_switch(before.reason):
-                    return before
-                when = Equals("token", found.item["token"])
-        return (yield from self._decided(str(key), context, when, also, subject))
+        return self._decide(key, facts, at, also, subject, reconsidering=True)
 
     def recorded(self, key: str | Key, /) -> Steps[GateDecision | None]:
-        """The decision about an action; None where there is none, or where it was given back."""
+        """The decision about an action; None if there is none, or if it was refunded."""
         found = yield from read(Get(LEDGER, self._id(key)))
-        if found.item is None or _taken_back(found.item):
+        if found.item is None or _refunded(found.item):
             return None
         return self._read(str(key), found.item, found.now)
 
@@ -213,167 +208,169 @@ class GateSteps:
         return tuple(results)
 
     def refund(self, decision: Allowed) -> Steps[bool]:
-        """What was allowed did not happen: give back what it used up, once. It is then decided anew."""
+        """What was allowed did not happen: refund what it used up, once. It is then decided again."""
         if not isinstance(decision, Allowed):
             raise errors.UsageError("only what was allowed has been charged, and can be given back")
-        giving = [self._giving(taken, decision) for taken in decision.taken]
+        id, move = self._id(decision.key), lifecycle.TAKE_BACK
+        change: Item = {"status": move.status, "result": None, "encoding": None, "updated_at": NOW}
+        record = Part((Update(LEDGER, id, change, move.expects(decision.token)),), _NotWritten, nothing)
         try:
-            yield from commit([self._taking_back(decision), *giving], decision.token)
-        except _TakenBack as already:
-            return already.given
-        self.realm.events.emit(What.REFUNDED, self._id(decision.key))
+            yield from commit(
+                [record, *map(partial(self._returning, decision.token), decision.taken)], decision.token
+            )
+        except _NotWritten as refused:
+            # It was refunded before, or the decision is another one by now.
+            there = refused.refusals[0]
+            return there is not None and (there.item or {}).get("token") == decision.token
+        self.realm.events.emit(What.REFUNDED, id)
         return True
 
-    # How a decision is come by
+    # How a decision is made
+
+    def _decide(
+        self,
+        key: str | Key,
+        facts: dict[str, Any],
+        at: Moment | None,
+        also: Also | None,
+        subject: str | None,
+        *,
+        reconsidering: bool = False,
+    ) -> Steps[GateDecision]:
+        context = yield from self._context(facts, at)
+        question = _Question(str(key), self._id(key), context, self._fingerprint(facts), also, subject)
+        if reconsidering and (before := (yield from self._lasting_refusal(question))):
+            return before
+        for rule in self._free:
+            # After a refusal nothing is read.
+            if rule.looks and question.refusal is not None and not is_shadow(question.refusal):
+                break
+            result = yield from rule.see(context)
+            question.seen.append(result) if result.passed else question.refuse(result)
+        if context.now < context.present:
+            for charging in self._charging:
+                yield from charging.prepare(context)
+        while True:
+            mark = self.realm.token()
+            decision, builder = self._plan(question, mark)
+            try:
+                yield from builder.commit(mark)
+            except _NotWritten as refused:
+                known = self._learn(question, *refused.refusals)
+                if known is not None:
+                    return known
+                continue
+            what, reason = What.ALLOWED, ""
+            if isinstance(decision, Refused):
+                what, reason = What.REFUSED, decision.reason
+            self.realm.events.emit(what, question.id, detail=reason)
+            return decision
+
+    def _lasting_refusal(self, question: _Question) -> Steps[Refused | None]:
+        """The recorded refusal of an action, unless it may be decided again."""
+        found = yield from read(Get(LEDGER, question.id))
+        before = self._decision(question, found.item)
+        if not isinstance(before, Refused):
+            return None
+        # A refusal by a kill switch is decided again at every call.
+        over = before.not_before is not None and before.not_before <= question.context.now
+        if not over and not is_switch(before.reason):
+            return before
+        question.expect = _replacing(found.item)
+        return None
 
     def _context(self, facts: dict[str, Any], at: Moment | None) -> Steps[RuleContext]:
-        present = yield from self.realm.now()
-        now = present if at is None else moment_of(at)
-        switches: dict[str, Switch] = {}
-        if self._switched:
-            switches = yield from self._switches.seen()
-        return RuleContext(facts, now, present, switches, self.realm, self._shadow)
-
-    def _decided(
-        self, key: str, context: RuleContext, when: Condition, also: Also | None, subject: str | None
-    ) -> Steps[GateDecision]:
-        facts = self._fingerprint(context.facts)
-        seen, refusal = yield from self._seen(context)
-        while True:
-            try:
-                return (
-                    yield from self._record(
-                        key, context, seen, refusal, facts=facts, when=when, also=also, subject=subject
-                    )
-                )
-            except _Stopped as stopped:
-                seen, refusal = [*seen, stopped.result], stopped.result
-            except _Decided as decided:
-                self._check_facts(key, decided.item, facts)
-                if decided.item is None or _taken_back(decided.item):
-                    when = _over(decided.item)
-                    continue
-                before = self._read(key, decided.item, context.now)
-                # What is switched off stays off, whatever was allowed before.
-                if refusal is not None and is_switch(refusal.rule) and isinstance(before, Allowed):
-                    return _refused(key, context.now, seen, refusal)
-                return before
+        found: Found = yield Time()
+        now = found.now if at is None else moment_of(at)
+        switches: dict[str, Switch] | None = {}
+        if self._switched and (switches := self._switches.fresh()) is None:
+            switches = yield from self._switches.look()
+        return RuleContext(facts, now, found.now, switches or {}, self.realm, self._shadow, self._totals)
 
     def _fingerprint(self, facts: dict[str, Any]) -> str:
         """The fingerprint of the facts that an action is bound to."""
-        bound = {name: value for name, value in facts.items() if name not in self._varying}
+        if self._varying:
+            facts = {name: value for name, value in facts.items() if name not in self._varying}
         try:
-            return fingerprint(bound, self.realm.secret)
+            return fingerprint(facts, self.realm.secret)
         except errors.InvalidPayload as error:
             error.add_note("for a gate, VaryingFact(name) leaves a fact out of the fingerprint")
             raise
 
-    def _check_facts(self, key: str, item: Item | None, facts: str) -> None:
-        """Raise `PayloadChanged` if the action was decided with other facts."""
-        known = None if item is None else item.get("fingerprint")
-        if known is not None and known != facts:  # earlier versions recorded none
-            raise errors.PayloadChanged(key)
-
-    def _seen(self, context: RuleContext) -> Steps[tuple[list[RuleResult], RuleResult | None]]:
-        """What the rules see that charge nothing, and the first refusal; after one nothing is read."""
-        seen: list[RuleResult] = []
-        for rule in self._free:
-            if rule.looks and (refusal := _refusal(seen)) is not None and not is_shadow(refusal):
-                break
-            seen.append((yield from rule.see(context)))
-        return seen, _refusal(seen)
-
-    def _record(
-        self,
-        key: str,
-        context: RuleContext,
-        seen: list[RuleResult],
-        refusal: RuleResult | None,
-        *,
-        facts: str,
-        when: Condition,
-        also: Also | None,
-        subject: str | None,
-    ) -> Steps[GateDecision]:
-        mark, takes = self.realm.token(), []
-        if refusal is None or is_shadow(refusal):
-            takes = [(rule, *rule.take(context, mark)) for rule in self._charging]
+    def _plan(self, question: _Question, mark: str) -> tuple[GateDecision, TransactionBuilder]:
+        """Make the decision that the rules lead to, and the transaction that records and charges it."""
+        context, refusal, subject = question.context, question.refusal, question.subject
+        taken: list[Taken] = []
+        room: list[RuleResult] = []
+        writes: list[Write] = []
+        # A shadow charges as if it allowed.
+        for rule in self._charging if refusal is None or is_shadow(refusal) else ():
+            each, write = rule.take(context, mark)
+            taken.append(each)
+            writes.append(write)
+            room.append(RuleResult(rule.title(context), True, "had room"))
         decision: GateDecision
         if refusal is None:
-            room = [RuleResult(rule.title(context), True, "had room") for rule, _, _ in takes]
-            decision = Allowed(
-                key, context.now, mark, tuple([taken for _, taken, _ in takes]), (*seen, *room)
-            )
+            decision = Allowed(question.key, context.now, mark, tuple(taken), (*question.seen, *room))
         else:
-            decision = _refused(key, context.now, seen, refusal)
-        id, parts = self._id(key), Parts(self._rules)
-        terms = ClaimTerms(0, self._ttl, facts, subject=self.realm.subject_of(subject))
-        parts.gathered.add(self._recording(id, decision, mark, when, terms))
-        for rule, _, taking in takes:
-            parts.gathered.add(_charging(rule, context, taking))
-        self._journal(parts, decision, context, subject)
-        if also is not None:
-            also(parts, decision)
-        yield from parts.gathered.commit(mark)
-        what = What.ALLOWED if decision.allowed else What.REFUSED
-        reason = decision.reason if isinstance(decision, Refused) else ""
-        self.realm.events.emit(what, id, detail=reason)
-        return decision
+            decision = question.refused(refusal)
+        body = self._ledger.codec.pack(_json(decision), question.id).body
+        hashed = self.realm.subject_of(subject)
+        item = new_record(self._terms, mark, self._ledger.worker(), question.fingerprint, hashed)
+        item |= {"status": "COMPLETED", "result": body.data, "encoding": body.encoding}
+        record = Put(LEDGER, question.id, item, question.expect)
+        builder = TransactionBuilder(self.realm.token)
+        builder.add(Part((record, *writes), partial(_on_refused, mark), nothing, marked=True))
+        if self._trace is not None:
+            trace: dict[str, Any] = {"action": question.key, "allowed": decision.allowed}
+            if isinstance(decision, Refused):
+                trace |= {"reason": decision.reason, "not_before": decision.not_before}
+            owner = context.name(self._trace)
+            builder.add(self._rules.journal.append_plain(owner, trace, context.now, subject=subject))
+        if question.also is not None:
+            question.also(Parts(self._rules, builder), decision)
+        return decision, builder
 
-    def _journal(
-        self, parts: Parts, decision: GateDecision, context: RuleContext, subject: str | None
-    ) -> None:
-        if self._trace is None:
-            return
-        body: dict[str, Any] = {"action": decision.key, "allowed": decision.allowed}
-        if isinstance(decision, Refused):
-            body |= {"reason": decision.reason, "not_before": decision.not_before}
-        parts.journal.append(context.name(self._trace), body, at=context.now, subject=subject)
+    def _learn(
+        self, question: _Question, record: WriteRefused | None, *charges: WriteRefused | None
+    ) -> GateDecision | None:
+        """Read why the write of a decision was refused: the decision that is there, None for another try."""
+        if record is None:
+            pairs = zip(self._charging, charges, strict=True)
+            rule, found = next((rule, refused) for rule, refused in pairs if refused is not None)
+            question.refuse(rule.refused(question.context, found.item, found.now))
+            return None
+        before, refusal = self._decision(question, record.item), question.refusal
+        if before is None:
+            question.expect = _replacing(record.item)
+        elif before.allowed and refusal is not None and is_switch(refusal.rule):
+            # What is switched off stays off, whatever was allowed before.
+            return question.refused(refusal)
+        return before
 
     def _id(self, key: str | Key) -> str:
         return self.realm.name(check(key) + RECORD)
 
-    def _recording(
-        self, id: str, decision: GateDecision, mark: str, when: Condition, terms: ClaimTerms
-    ) -> Part[None]:
-        """The decision as the outcome of its action's key."""
-        body = self._rules.ledger.codec.pack(_json(decision), id).body
-        item = opening(terms, mark, self._rules.ledger.worker())
-        item |= {"status": "COMPLETED", "result": body.data, "encoding": body.encoding}
-
-        def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
-            there = None if refusals[0] is None else refusals[0].item
-            # One of mine that somebody else has given back meanwhile is no decision any more.
-            if there is None or there.get("token") != mark or _taken_back(there):
-                return _Decided(there)
-            return PartVerdict.MADE
-
-        return Part((Put(LEDGER, id, item, when),), judge, nothing, marked=True)
+    def _decision(self, question: _Question, item: Item | None) -> GateDecision | None:
+        """The decision that is recorded, if it was made with the same facts; None for a refunded one."""
+        if item is None:
+            return None
+        if item.get("fingerprint") not in (None, question.fingerprint):  # a mark has none
+            raise errors.PayloadChanged(question.key)
+        if _refunded(item):
+            return None
+        return self._read(question.key, item, question.context.now)
 
     def _read(self, key: str, item: Item, now: float) -> GateDecision:
         """A recorded decision; one whose text was dropped is no permission any more."""
         data, encoding = item.get("result"), item.get("encoding")
         if data is None or encoding is None:
             return Refused(key, now, "forgotten")
-        body = Body(data, encoding)
-        return cast("GateDecision", self._rules.ledger.codec.decode(body, self._decoder, self._id(key)))
+        decision: GateDecision = self._ledger.codec.decode(Body(data, encoding), _decoder, self._id(key))
+        return decision
 
-    # Taking back
-
-    def _taking_back(self, decision: Allowed) -> Part[None]:
-        """The record of the decision is given back, so that it is decided anew."""
-        move = lifecycle.TAKE_BACK
-        change: Item = {"status": move.status, "result": None, "encoding": None, "updated_at": NOW}
-        write = Update(LEDGER, self._id(decision.key), change, move.condition(decision.token))
-
-        def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
-            there = (None if refusals[0] is None else refusals[0].item) or {}
-            return _TakenBack(given=there.get("token") == decision.token)
-
-        return Part((write,), judge, nothing)
-
-    def _giving(self, taken: Taken, decision: Allowed) -> Part[None]:
-        """What was taken is given back, if it is still there."""
+    def _returning(self, token: str, taken: Taken) -> Part[None]:
+        """Return what was taken, if it is still there."""
         kind = self._kinds.get(taken.kind)
         if kind is None or not issubclass(kind, Charging):
             raise errors.UsageError(
@@ -383,35 +380,22 @@ class GateSteps:
             raise errors.UsageError(
                 f"this was counted in {taken.table}: give it back by a gate whose cap counts there"
             )
-        write = kind.give_back(taken, decision.token, self._tables[taken.table], self.realm)
+        write = kind.give_back(taken, token, self._tables[taken.table], self.realm)
         return Part((write,), lambda _: PartVerdict.STANDS, nothing)
 
 
-def _charging(rule: Charging, context: RuleContext, write: Write) -> Part[None]:
-    def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
-        [refused] = refusals
-        item, now = (None, context.now) if refused is None else (refused.item, refused.now)
-        return _Stopped(rule.refused(context, item, now))
+def _on_refused(mark: str, refusals: PartRefusals) -> PartVerdict | errors.SemelError:
+    """Recognise a decision that was recorded under this mark, though its reply was lost."""
+    there = None if refusals[0] is None else refusals[0].item
+    # One that another worker has refunded meanwhile is no decision any more.
+    mine = there is not None and there.get("token") == mark and not _refunded(there)
+    return PartVerdict.MADE if mine else _NotWritten(refusals)
 
-    return Part((write,), judge, nothing)
 
-
-def _taken_back(item: Item) -> bool:
+def _refunded(item: Item) -> bool:
     return bool(item.get("status") == lifecycle.TAKE_BACK.status)
 
 
-def _over(item: Item | None) -> Condition:
-    """When a decision may be written where this one was: no copy of an older one then comes through late."""
-    if item is None:
-        return ABSENT
-    return AllOf((Equals("token", item["token"]), Equals("status", item["status"])))
-
-
-def _refused(key: str, now: float, seen: list[RuleResult], refusal: RuleResult) -> Refused:
-    return Refused(key, now, refusal.rule, refusal.not_before, tuple(seen), is_shadow(refusal))
-
-
-def _refusal(seen: Sequence[RuleResult]) -> RuleResult | None:
-    """The first refusal; the shadow's only where there is no other."""
-    refusals = [result for result in seen if not result.passed]
-    return min(refusals, key=is_shadow, default=None)
+def _replacing(item: Item | None) -> Expect:
+    """Return what a decision expects that replaces this one: no late copy of an older one then fits."""
+    return ABSENT if item is None else {"token": item["token"], "status": item["status"]}

@@ -10,9 +10,7 @@ from semel.core import lifecycle
 from semel.core.commands import (
     NOW,
     PRESENT,
-    AllOf,
     Delete,
-    Equals,
     Found,
     Get,
     Item,
@@ -94,7 +92,7 @@ class ActionSteps:
         id = self._ledger.name(action.key)
         found = yield from read(Get(LEDGER, id))
         item = found.item or {}
-        unchanged = Equals("token", item["token"]) if isinstance(item.get("token"), str) else PRESENT
+        unchanged = {"token": item["token"]} if isinstance(item.get("token"), str) else PRESENT
         refused = CHANGED if action.seen or found.item is None else ""
         if not refused and not preview:
             lost = errors.ClaimLost(action.key, 0, "act on")
@@ -210,7 +208,7 @@ class ActionSteps:
 
     def _removing(self, record: Record, action: Action, now: float) -> Steps[Part[None]]:
         yield from ()
-        seen = AllOf((Equals("token", record.token), Equals("status", record.status.value)))
+        seen = {"token": record.token, "status": record.status.value}
         if action.name == "forget":
             return Part((Delete(LEDGER, record.id, seen),), lambda _: _lost(record), lambda _: None)
         history = self._ledger.acted(record, "dropped", now, action.by, action.why)

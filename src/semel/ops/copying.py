@@ -14,12 +14,8 @@ import msgspec
 from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
-    PRESENT,
-    AllOf,
     Applied,
-    Condition,
     Delete,
-    Equals,
     Item,
     Page,
     Put,
@@ -45,8 +41,8 @@ from semel.ops.transfer import (
     put,
     putting,
 )
+from semel.state import Documents
 from semel.state.documents import DocumentSteps
-from semel.state.facades import Documents
 from semel.tables import DOCUMENTS, LEDGER, OWN, Table
 
 # The document by which the target of a copy is known; it is of no scope, and is not copied itself.
@@ -415,10 +411,9 @@ def _is_newer(there: Item, here: Item) -> bool:
     return bool((there.get("updated_at") or 0.0) > (here.get("updated_at") or 0.0))
 
 
-def _as_seen(item: Item) -> Condition:
-    """That nobody has touched an item since."""
-    seen = {name: item.get(name) for name in COMPARED}
-    return AllOf((PRESENT, *(Equals(name, value) for name, value in seen.items() if value is not None)))
+def _as_seen(item: Item) -> Item:
+    """Return what a write expects of an item that was read: nobody has touched it since."""
+    return {name: item[name] for name in COMPARED if item.get(name) is not None}
 
 
 def _moment(item: Item) -> float:

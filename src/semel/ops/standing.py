@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from semel.core.commands import Begins, Item, Page, Query, Steps, cursor
+from semel.core.commands import Item, Page, Query, Steps, cursor
 from semel.core.keys import key_of
 from semel.core.keys import prefix as prefix_of
 from semel.core.policy import DAY, HOUR, check_limit
@@ -102,16 +102,16 @@ class StandingSteps:
         requests are made for each counter; where keys lie in no order, some two thousand rows are read.
         """
         check_limit("limit", limit)
-        where = Begins(COUNTERS.partition, self._realm.prefix + prefix)
+        begins = self._realm.prefix + prefix
         if self._by_scan:
             page: Page = yield Query(
-                COUNTERS, where=where, high=BEYOND_PERIODS, limit=limit, after=after, most=EXAMINED
+                COUNTERS, prefix=begins, high=BEYOND_PERIODS, limit=limit, after=after, most=EXAMINED
             )
             found = tuple(_state(row, caps) for row in page.items)
             return CounterStates(found, page.after, True, page.read)
         rows: list[Item] = []
         for _ in range(limit):
-            first: Page = yield Query(COUNTERS, where=where, limit=1, after=after)
+            first: Page = yield Query(COUNTERS, prefix=begins, limit=1, after=after)
             if not first.items:
                 after = None
                 break
@@ -127,14 +127,16 @@ class StandingSteps:
         One request is made for each; where keys lie in no order, some two thousand rows are read.
         """
         check_limit("limit", limit)
-        where = Begins(INBOX.partition, prefix_of(self._realm.env, "").removesuffix("/"))
+        begins = prefix_of(self._realm.env, "").removesuffix("/")
         if self._by_scan:
-            page: Page = yield Query(INBOX, where=where, limit=EXAMINED, most=EXAMINED, only=("expires_at",))
+            page: Page = yield Query(
+                INBOX, prefix=begins, limit=EXAMINED, most=EXAMINED, only=("expires_at",)
+            )
             return tuple(sorted({_inbox(row) for row in page.items}))[:limit]
         found: dict[InboxPlace, None] = {}
         after: str | None = None
         while len(found) < limit:
-            first: Page = yield Query(INBOX, where=where, limit=1, after=after, only=("expires_at",))
+            first: Page = yield Query(INBOX, prefix=begins, limit=1, after=after, only=("expires_at",))
             if not first.items:
                 break
             found[_inbox(first.items[0])] = None

@@ -18,9 +18,8 @@ import msgspec
 
 from semel.core.commands import (
     ABSENT,
-    Batch,
-    Begins,
-    Condition,
+    ANY,
+    Expect,
     Found,
     Get,
     Item,
@@ -31,6 +30,7 @@ from semel.core.commands import (
     Sort,
     Steps,
     Time,
+    read,
     write_each,
 )
 from semel.core.drive import Store, drive
@@ -101,11 +101,10 @@ class Imported(msgspec.Struct, frozen=True):
 
 def pages(store: Store, table: Table, env: str) -> Iterator[Page]:
     """The living items of an environment, a page at a time; a table that nobody has made has none."""
-    where = Begins(table.partition, env_prefix(env))
     after: str | None = None
     while True:
         try:
-            page: Page = drive(_asked(Query(table, where=where, limit=PAGE, after=after)), store)
+            page: Page = drive(_asked(Query(table, prefix=env_prefix(env), limit=PAGE, after=after)), store)
         except TableMissing:
             # Everybody has a ledger: where that is missing, this is the wrong place.
             if table is LEDGER:
@@ -122,7 +121,7 @@ def env_prefix(env: str) -> str:
     return prefix(env, "")[:-1]
 
 
-def _asked(command: Query | Get | Time) -> Steps[Any]:
+def _asked(command: Query | Time) -> Steps[Any]:
     return (yield command)
 
 
@@ -133,9 +132,8 @@ def now_of(store: Store) -> float:
 
 
 def found_at(store: Store, place: ItemPlace) -> Found:
-    """What a store has at a place."""
-    found: Found = drive(_asked(Get(*place)), store)
-    return found
+    """Read the item at a place."""
+    return drive(read(Get(*place)), store)
 
 
 def item_place(table: Table, item: Item) -> ItemPlace:
@@ -158,10 +156,10 @@ def content(table: Table, item: Item) -> Item:
     }
 
 
-def putting(table: Table, item: Item, when: Condition | None) -> Put:
+def putting(table: Table, item: Item, expect: Expect) -> Put:
     """The write that puts an item where it stands."""
     _, key, sort = item_place(table, item)
-    return Put(table, key, content(table, item), when, sort)
+    return Put(table, key, content(table, item), expect, sort)
 
 
 def is_over(table: Table, item: Item, now: float) -> bool:
@@ -176,7 +174,7 @@ def put(store: Store, puts: Iterable[Put]) -> Iterator[tuple[Put, Any]]:
     if not writes:
         return
     try:
-        many = drive(write_each(Batch(writes)), store)
+        replies = drive(write_each(writes), store)
     except UsageError as error:
         if len(writes) == 1:
             yield writes[0], error
@@ -184,7 +182,7 @@ def put(store: Store, puts: Iterable[Put]) -> Iterator[tuple[Put, Any]]:
         for each in writes:
             yield from put(store, [each])
         return
-    yield from zip(writes, many.replies, strict=True)
+    yield from zip(writes, replies, strict=True)
 
 
 # Export
@@ -275,9 +273,9 @@ def import_from(
 def _import(store: Store, rows: list[tuple[Table, Item]], replace: bool, done: Imported) -> Imported:
     now = now_of(store)
     living = [(table, item) for table, item in rows if not is_over(table, item, now)]
-    when = None if replace else ABSENT
+    expect = ANY if replace else ABSENT
     # Where a store has told of an item twice, once is enough.
-    puts = {item_place(*row): putting(*row, when) for row in living}
+    puts = {item_place(*row): putting(*row, expect) for row in living}
     written, there, refused = 0, len(living) - len(puts), list[str]()
     for each, reply in put(store, puts.values()):
         match reply:

@@ -19,6 +19,7 @@ from semel.model import PROVISION, Problem
 from semel.service.problems import ProblemError, later
 from semel.service.runtime import Runtime
 from semel.tables import LEDGER, Kind, Table
+from semel.tables.mapping import asked
 
 # No caller's key begins so; what is looked for is never there.
 KEY = "semel:ready"
@@ -121,7 +122,7 @@ class ReadinessCheck:
         self.warnings, self._ttl_asked = found, monotonic()
 
     async def _check_file(self) -> None:
-        from semel.stores.sqlite.address import LEAST_ROOM, SQLiteFile
+        from semel.stores.sqlite.file import LEAST_ROOM, SQLiteFile
 
         # An open file can be read and written though it is gone, and nobody else sees what is written there.
         if _identity(self._url) != self._file:
@@ -156,16 +157,16 @@ def _ttl_problems(runtime: Runtime) -> list[Problem]:
 
 def nothing(s: Semel, table: Table) -> Get:
     """A read of something that is not there, by which it shows whether the table is."""
-    asked = table.holds or table
-    sort = None if asked.sort is None else 0 if asked.kinds[asked.sort] is Kind.NUMBER else KEY
-    return Get(asked, prefix(s.env, "") + KEY, sort)
+    held = asked(table)
+    sort = None if held.sort is None else 0 if held.kinds[held.sort] is Kind.NUMBER else KEY
+    return Get(held, prefix(s.env, "") + KEY, sort)
 
 
 def _identity(url: str) -> tuple[int, int] | None:
     """Which file an SQLite database is in now; None where it is gone, or where the store is no file."""
     if not url.startswith("sqlite:"):
         return None
-    from semel.stores.sqlite.address import SQLiteFile
+    from semel.stores.sqlite.file import SQLiteFile
 
     try:
         found = Path(SQLiteFile.from_url(url).path).stat()

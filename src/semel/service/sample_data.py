@@ -20,7 +20,7 @@ from semel.apps.support.orders import Order
 from semel.connect import Semel
 from semel.core.policy import DAY
 from semel.model import Claimed
-from semel.stores.sqlite.address import SQLiteFile
+from semel.stores.sqlite.file import SQLiteFile
 
 ALOWARE: Final = "sample-token-of-aloware"
 HUBSPOT: Final = "sample-token-of-hubspot"

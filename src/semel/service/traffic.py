@@ -19,7 +19,7 @@ from semel.core.events import Event, What, digest
 from semel.service import sample_data
 from semel.service.runtime import Runtime
 from semel.service.settings import ServiceSection
-from semel.stores.sqlite.address import SQLiteFile
+from semel.stores.sqlite.file import SQLiteFile
 
 PAUSE_SECONDS: Final = 0.4
 STATUS_SECONDS: Final = 5.0

@@ -4,7 +4,6 @@ A charge names a token (a message's id, say). However often it is tried again, i
 """
 
 from datetime import UTC, datetime
-from functools import lru_cache
 
 import msgspec
 
@@ -12,30 +11,27 @@ from semel import errors
 from semel.core.commands import (
     ABSENT,
     NOW,
-    PRESENT,
     Add,
-    AllOf,
-    AnyOf,
     Applied,
-    AtMost,
-    Condition,
-    Equals,
+    Delete,
+    Expect,
+    Found,
     Get,
     Item,
     Put,
     Steps,
     Update,
-    Write,
+    alive,
     read,
 )
 from semel.core.keys import Key, check
-from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, unrefusable
 from semel.core.policy import DAY, Seconds, lasting, seconds
 from semel.core.realm import Moment, Realm, moment_of
 from semel.periods import Day, Period, Span
 from semel.tables import COUNTERS, Table
 
-# How long a total outlives its period: for whoever looks back, and for late retries and refunds.
+# How long a total outlives its period: for people who look back, and for late retries and refunds.
 KEEP = 7 * DAY
 
 # Before the token of a charge, in the partition of its counter; no period's label begins so.
@@ -43,7 +39,7 @@ CHARGED = "charge:"
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How a counter stands in one of its periods."""
+    """The state of a counter in one of its periods."""
 
     counter: str
     period: str
@@ -53,12 +49,12 @@ class Tally(msgspec.Struct, frozen=True):
 
     @property
     def remaining(self) -> int | None:
-        """What there is still room for; None without a cap."""
+        """How much room is left; None without a cap."""
         return None if self.cap is None else max(0, self.cap - self.used)
 
 
 class Charged(msgspec.Struct, frozen=True):
-    """What a charge gives: it was counted, and `refund` gives it back, once."""
+    """A charge that was counted; `refund` takes it back, once."""
 
     counter: str
     period: str
@@ -75,7 +71,10 @@ class CounterSteps:
     def __init__(self, realm: Realm, table: Table = COUNTERS) -> None:
         self.realm = realm
         self._table = table
-        self._updated = _updated(table)
+        updated = [name for name in ("updated_at", "updatedAt") if name in table.attributes]
+        if not updated or table.sort is None:
+            raise errors.UsageError(f"table {table.name} keeps no totals by period")
+        self._updated = updated[0]
 
     def on(self, table: Table) -> "CounterSteps":
         """The rules on another table of totals by period; only `add` and `look` are for such a one."""
@@ -94,79 +93,84 @@ class CounterSteps:
         keep: Seconds = KEEP,
         at: Moment | None = None,
     ) -> PartPlan[Charged]:
-        """Count this much under a token if the period has room for it; else it is refused with `CapReached`.
+        """Count this much under a token if the period has room for it, else raise `CapReached`.
 
-        The same token again counts nothing more, whenever it comes, and gives the charge that was made.
+        The same token again counts nothing more, whenever it comes, and returns the charge that was made.
         """
-        place = self.realm.name(counter), _entry(token)
-        much, limit, kept = amount(by), amount(cap), lasting(keep, self.realm.horizon)
-        if much > limit:
-            raise errors.InvalidOption(f"by={much} is more than cap={limit}: there is never room for it")
-        self._own()
-        before = _Earlier(kept)
+        # With what stands before it, the token must still fit into a key.
+        name, entry = self.realm.name(counter), check(CHARGED + check(token))
+        kept = lasting(keep, self.realm.horizon)
+        if amount(by) > amount(cap):
+            raise errors.InvalidOption(f"by={by} is more than cap={cap}: there is never room for it")
+        self._refuse_totals_only()
+        refunded = ""  # the charge under this token that was refunded, and is replaced
 
         def plan(mark: str) -> "Steps[Part[Charged]]":
+            nonlocal refunded
             now = yield from self.realm.now()
             span = per.span(now if at is None else moment_of(at))
-            made = Charged(str(counter), span.label, token, much, before.next(mark), span.end)
-            # What is charged late, for a period that is long over, is remembered as long as any other.
-            return self._charging(made, limit, place, max(span.end, now) + kept, before)
+            yield from self.clear(name, span, now, kept)
+            # Replacing a charge of this very commit, which another worker has refunded, takes another name.
+            id = f"{refunded}+" if refunded.startswith(mark) else mark
+            charged = Charged(str(counter), span.label, token, by, id, span.end)
+
+            def on_refused(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
+                nonlocal charged, refunded
+                there, full = refusals
+                if there is None:
+                    used = 0 if full is None or full.item is None else full.item["count"]
+                    return errors.CapReached(charged.counter, used, cap, charged.resets_at)
+                if there.item is None or there.item["state"] == "refunded":
+                    refunded = "" if there.item is None else there.item["token"]
+                    return PartVerdict.STALE
+                charged = _earlier(charged, there.item, kept)
+                return PartVerdict.MADE if charged.id == id else PartVerdict.STANDS
+
+            item: Item = {
+                "by": by,
+                "period": span.label,
+                "token": id,
+                "state": "charged",
+                "updated_at": NOW,
+                "expires_at": (end := self.end_of(span, now, kept)),
+            }
+            # Over that very refund: a copy of an earlier charge that comes late counts nothing.
+            expect: Expect = {"token": refunded, "state": "refunded"} if refunded else ABSENT
+            put = Put(self._table, name, item, expect, entry)
+            writes = put, self.adding(name, span.label, by, end, cap)
+            return Part(writes, on_refused, lambda _: charged, marked=True)
 
         return plan
 
-    def _charging(
-        self, made: Charged, cap: int, place: tuple[str, str], end: float, before: "_Earlier"
-    ) -> Part[Charged]:
-        known, (name, entry) = made, place
-        charge: Item = {
-            "by": made.by,
-            "period": made.period,
-            "token": made.id,
-            "state": "charged",
-            "updated_at": NOW,
-            "expires_at": end,
-        }
-        writes: tuple[Write, ...] = (
-            Put(self._table, name, charge, before.condition(), entry),
-            self._adding(name, made.period, made.by, end, room(cap - made.by)),
-        )
-
-        def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
-            nonlocal known
-            there, full = refusals
-            if there is not None:
-                if (charged := before.learn(made, there.item)) is None:
-                    return PartVerdict.STALE
-                known = charged
-                return PartVerdict.MADE if known.id == made.id else PartVerdict.STANDS
-            used = 0 if full is None or full.item is None else full.item["count"]
-            return errors.CapReached(made.counter, used, cap, made.resets_at)
-
-        return Part(writes, judge, lambda _: known, marked=True)
-
     def refund(self, charge: Charged) -> PartPlan[bool]:
-        """Give a charge back, once; False where it is not there any more."""
+        """Refund a charge, once; False if it no longer exists."""
         name, entry = self.realm.name(charge.counter), CHARGED + charge.token
-        self._own()
-        return self._refunding(charge, name, entry)
-
-    def _refunding(self, charge: Charged, name: str, entry: str) -> Part[bool]:
-        given = True
         made: Item = {"token": charge.id, "by": charge.by, "period": charge.period}
-        mine = AllOf((*(Equals(field, value) for field, value in made.items()), Equals("state", "charged")))
-        writes: tuple[Write, ...] = (
-            Update(self._table, name, {"state": "refunded", "updated_at": NOW}, mine, entry),
-            Add(self._table, name, "count", -charge.by, {"updated_at": NOW}, {}, PRESENT, charge.period),
+        charged, given_back = made | {"state": "charged"}, made | {"state": "refunded"}
+        writes = (
+            Update(self._table, name, {"state": "refunded", "updated_at": NOW}, charged, entry),
+            self.adding(name, charge.period, -charge.by),
         )
+        refunded = True
+        self._refuse_totals_only()
 
-        def judge(refusals: PartRefusals) -> PartVerdict:
-            nonlocal given
-            item = (None if refusals[0] is None else refusals[0].item) or {}
-            given = item.get("state") == "refunded" and all(item.get(field) == made[field] for field in made)
-            # By whoever: a charge is given back once. Where only its total is gone, so is its period.
+        def on_refused(refusals: PartRefusals) -> PartVerdict:
+            nonlocal refunded
+            item = (refusals[0] and refusals[0].item) or {}
+            # Another refund of it counts as this one. Where only the total is gone, so is its period.
+            refunded = item.items() >= given_back.items()
             return PartVerdict.STANDS
 
-        return Part(writes, judge, lambda _: given, marked=True)
+        def plan(_mark: str) -> "Steps[Part[bool]]":
+            now = yield from self.realm.now()
+            # A charge does not expire before its period ends.
+            if charge.resets_at <= now:
+                found = yield from read(Get(self._table, name, entry))
+                if found.item is None:
+                    return Part((), unrefusable, lambda _: False)
+            return Part(writes, on_refused, lambda _: refunded, marked=True)
+
+        return plan
 
     # Counting, and looking
 
@@ -179,32 +183,38 @@ class CounterSteps:
         keep: Seconds = KEEP,
         at: Moment | None = None,
     ) -> Steps[Tally]:
-        """Count this much, without a token and without a cap: whoever tries it again counts it again."""
+        """Count this much, without a token and without a cap. A retry is counted again."""
         now = yield from self.realm.now()
         span = per.span(now if at is None else moment_of(at))
-        # Not sent again where its answer was lost: that would count twice.
-        reply: Applied = yield self.adding(counter, amount(by), span, now, keep)
+        name, kept = self.realm.name(counter), seconds(keep)
+        yield from self.clear(name, span, now, kept)
+        # Not sent again if its reply was lost: that would count twice.
+        reply: Applied = yield self.adding(name, span.label, amount(by), self.end_of(span, now, kept))
         return self._tally(str(counter), span, reply.item, None)
 
     def adding(
-        self,
-        counter: str | Key,
-        by: int,
-        span: Span,
-        now: float,
-        keep: Seconds,
-        *,
-        when: Condition | None = None,
+        self, name: str, period: str, by: int, end: float | None = None, cap: int | None = None
     ) -> Add:
-        """The write that counts this much in a period, where that is so."""
-        # What is counted late, for a period that is long over, is remembered as long as any other.
-        end = max(span.end, now) if self._table is COUNTERS else _midnight(span)
-        return self._adding(self.realm.name(counter), span.label, by, end + seconds(keep), when)
+        """Return the write that counts this much in a period, if that leaves it within the cap.
 
-    def subtracting(self, counter: str | Key, by: int, period: str) -> Add:
-        """The write that takes this much back, where its period is still remembered."""
-        name = self.realm.name(counter)
-        return Add(self._table, name, "count", -by, {self._updated: NOW}, {}, PRESENT, period)
+        `end` is when a new total expires. Without one, the total must be there.
+        """
+        change: Item = {self._updated: NOW} if end is None else {self._updated: NOW, self._table.expires: end}
+        return Add(self._table, name, "count", by, change, cap, period)
+
+    def end_of(self, span: Span, now: float, keep: float) -> float:
+        """When the total of a period expires: the same for everyone who counts in it."""
+        # A late one, for a period that is long over, is kept as long as any other.
+        return (max(span.end, now) if self._table is COUNTERS else _midnight(span)) + keep
+
+    def clear(self, name: str, span: Span, now: float, keep: float) -> Steps[None]:
+        """Remove the total of a period that is long over, if it has expired: it would be counted on from."""
+        if span.end + keep > now:
+            return
+        found: Found = yield Get(self._table, name, span.label)
+        if found.item is not None and alive(self._table, found.item, found.now) is None:
+            end = {self._table.expires: found.item[self._table.expires]}
+            yield Delete(self._table, name, end, span.label)
 
     def look(
         self,
@@ -214,7 +224,7 @@ class CounterSteps:
         cap: int | None = None,
         at: Moment | None = None,
     ) -> Steps[Tally]:
-        """How the counter stands now: read from the store itself, never from a replica."""
+        """The state of a counter: read from the store itself, never from a replica."""
         span = per.span((yield from self.realm.now(at)))
         found = yield from read(Get(self._table, self.realm.name(counter), span.label))
         return self._tally(str(counter), span, found.item, cap)
@@ -223,12 +233,7 @@ class CounterSteps:
         used = 0 if item is None else item.get("count", 0)
         return Tally(counter, span.label, used, span.end, cap)
 
-    def _adding(self, name: str, period: str, by: int, end: float, when: Condition | None) -> Add:
-        # The end is that of the period, so it is the same whoever counts first, and set once.
-        once = {self._table.expires: end}
-        return Add(self._table, name, "count", by, {self._updated: NOW}, once, when, period)
-
-    def _own(self) -> None:
+    def _refuse_totals_only(self) -> None:
         if self._table is not COUNTERS:
             raise errors.UsageError(
                 f"table {self._table.name} keeps totals only, and no tokens: use add() and look() there, "
@@ -236,61 +241,16 @@ class CounterSteps:
             )
 
 
-class _Earlier:
-    """What is known of the charge that stands under a token already.
-
-    A new one is written over one that was given back, that very one and nothing else: so no copy of a charge
-    that comes through late counts again what was given back meanwhile.
-    """
-
-    def __init__(self, kept: float) -> None:
-        self._kept = kept
-        self._refunded = ""
-
-    def learn(self, made: Charged, item: Item | None) -> Charged | None:
-        """The charge that stands; None where the token is free."""
-        if item is None or item["state"] == "refunded":
-            self._refunded = "" if item is None else item["token"]
-            return None
-        # Its period may be another one than that of whoever asks now.
-        end = made.resets_at if item["period"] == made.period else item["expires_at"] - self._kept
-        return msgspec.structs.replace(
-            made, period=item["period"], by=item["by"], id=item["token"], resets_at=end
-        )
-
-    def condition(self) -> Condition:
-        """Nothing else has come since."""
-        if not self._refunded:
-            return ABSENT
-        return AllOf((Equals("token", self._refunded), Equals("state", "refunded")))
-
-    def next(self, mark: str) -> str:
-        """The name of a new charge: another one, if it was my own that somebody else has given back."""
-        return f"{self._refunded}+" if self._refunded.startswith(mark) else mark
-
-
-def _entry(token: str) -> str:
-    """Where a token's charge stands; with what is before it, it must still fit into a key."""
-    return check(CHARGED + check(token))
-
-
-@lru_cache(256)
-def room(most: int) -> Condition:
-    """That a total is at most so much, so that there is room for what is to be counted."""
-    return AnyOf((ABSENT, AtMost("count", most)))
-
-
-@lru_cache(256)
-def _updated(table: Table) -> str:
-    """The attribute that says when a total was last counted."""
-    names = [name for name in ("updated_at", "updatedAt") if name in table.attributes]
-    if not names or table.sort is None:
-        raise errors.UsageError(f"table {table.name} keeps no totals by period")
-    return names[0]
+def _earlier(charged: Charged, item: Item, kept: float) -> Charged:
+    """The charge that is there under the token; its period may be another than that of this call."""
+    end = charged.resets_at if item["period"] == charged.period else item["expires_at"] - kept
+    return msgspec.structs.replace(
+        charged, period=item["period"], by=item["by"], id=item["token"], resets_at=end
+    )
 
 
 def amount(number: int) -> int:
-    """A number that can be counted by, or up to."""
+    """Check a number that is counted, or counted up to."""
     # Whole numbers only: fractions add up differently in every store, and money has cents.
     if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 2**53:
         raise errors.InvalidOption(f"a counter counts whole numbers from 1 up, not {number!r}")

@@ -1,29 +1,13 @@
-"""Erasing a person: every row about the person is found and emptied, and duplicates are still recognised."""
+"""Erasing a subject: find and empty every row about a person, and still recognise duplicates."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from semel.core.codecs import not_kept
-from semel.core.commands import (
-    NOW,
-    AllOf,
-    Applied,
-    Delete,
-    Equals,
-    Get,
-    Item,
-    Page,
-    Query,
-    Refused,
-    Sort,
-    Steps,
-    Update,
-    read,
-    write,
-)
+from semel.core.commands import NOW, Applied, Delete, Get, Item, Page, Query, Steps, Update, read, write
 from semel.core.keys import key_of
 from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
@@ -31,18 +15,17 @@ from semel.core.realm import Realm
 from semel.errors import NotPermitted, TableMissing, UsageError
 from semel.model import Claimed, ProgressCallback
 from semel.state.mailbox import TTL
-from semel.tables import DOCUMENTS, INBOX, JOURNAL, LEDGER, OWN, SUBJECT, Table
-from semel.tables.seeds import ACTIVITIES, MESSAGES, SUPPORT_AUDIT, SUPPORT_STATE
+from semel.tables import DOCUMENTS, INBOX, JOURNAL, LEDGER, OWN, SUBJECT, Table, known
 
 ERASED = not_kept("erased")
 
-# Rows are found through an index, which may lag behind: it is asked again until it has nothing new, so often.
+# Rows are found through an index, which may lag behind: it is read until it has nothing new, up to 10 times.
 PASSES = 10
 
-# These may still get a result, and without the person's name nobody would find it then.
+# These may still get a result, and without the subject it would not be found then.
 UNSETTLED = (Status.IN_PROGRESS, Status.UNKNOWN)
 
-# Whoever writes down that a message will never be handled needs no longer than this.
+# Marking a message as done takes no longer than this.
 LEASE = 30.0
 
 
@@ -54,31 +37,35 @@ class Erasure(msgspec.Struct, frozen=True):
     documents: int = 0
     entries: int = 0
     running: tuple[str, ...] = ()
-    """Keys being worked on, or waiting to be settled, are left alone: forget the person again after that."""
+    """Keys that are running or unresolved. They are left alone: forget the person again after that."""
     more: bool = False
     """Rows about the person kept coming: stop what writes them, and forget the person again."""
     messages: int = 0
     """Messages that waited in inboxes on the store, or were dead letters: they are never handled."""
     skipped: tuple[str, ...] = ()
-    """Tables of applications that this program may not look into; if they are yours, use a role that may."""
+    """Tables of applications that this program may not read; if they are yours, use a role that may."""
 
-
-ActOnRow: TypeAlias = Callable[[Table, Item, str], Steps[bool | str]]
 
 RowKind: TypeAlias = Literal["records", "documents", "entries", "messages"]
 
-# Where rows about persons are, and what they are called. Messages come first: one that is handled meanwhile
+# Where rows about subjects are, and what they are called. Messages come first: one that is handled meanwhile
 # has a record by then.
 HOMES: tuple[tuple[Table, RowKind], ...] = (
     (INBOX, "messages"),
     (LEDGER, "records"),
     (DOCUMENTS, "documents"),
-    (SUPPORT_STATE, "documents"),
     (JOURNAL, "entries"),
-    (SUPPORT_AUDIT, "entries"),
-    (ACTIVITIES, "entries"),
-    (MESSAGES, "entries"),
 )
+
+PHONE = re.compile(r"\+[\d\s()./-]{6,30}")
+
+
+def _homes() -> Iterator[tuple[Table, RowKind]]:
+    """Return semel's own tables with rows about persons, and then those of applications."""
+    yield from HOMES
+    for table in known():
+        if "subject" in table.attributes and table not in OWN:
+            yield table, "documents" if table.sort is None else "entries"
 
 
 def as_written(person: str) -> str:
@@ -86,15 +73,11 @@ def as_written(person: str) -> str:
     text = person.strip()
     if "@" in text:
         return text.casefold()
-    digits = "".join(filter(str.isdigit, text))
-    return f"+{digits}" if text.startswith("+") and PHONE.fullmatch(text) else text
-
-
-PHONE = re.compile(r"\+[\d\s()./-]{6,30}")
+    return f"+{''.join(filter(str.isdigit, text))}" if PHONE.fullmatch(text) else text
 
 
 def erased_key(subject: str) -> str:
-    """The key of the mark that a person was erased: what was accepted before is not handled any more."""
+    """The key of the mark that a subject was erased: messages from before it are not handled any more."""
     return f"semel:erased:{subject}"
 
 
@@ -109,9 +92,10 @@ class ErasureSteps:
     def forget_subject(
         self, person: str, *, on_progress: ProgressCallback[Erasure] | None = None
     ) -> Steps[Erasure]:
-        """Drop everything kept about a person, but not the fact that something was done.
+        """Erase everything kept about a person, but not the fact that something was done.
 
-        Row by row: after a crash the same call goes on with what is left. `on_progress` is called after each.
+        Row by row: after a crash, the same call continues with what is left. `on_progress` is called after
+        each row.
         """
         return self.erase(self.realm.subject(person), on_progress=on_progress)
 
@@ -123,74 +107,58 @@ class ErasureSteps:
         preview: bool = False,
         tables: dict[str, int] | None = None,
     ) -> Steps[Erasure]:
-        """Drop everything kept under a person's hash, or count what that would be; by table in `tables`."""
-        done, act = Erasure(), self._previewed if preview else self._row
+        """Erase everything kept under a subject's hash, or count what that would be; by table in `tables`."""
+        done, erase_row = Erasure(), self._preview if preview else self._erase_row
         for _ in range(PASSES):
-            before = msgspec.structs.replace(done, running=(), skipped=())
-            done = before
-            for table, kept in HOMES:
-                before_it = getattr(done, kept)
-                done = yield from self._table(table, kept, subject, done, on_progress, act)
-                if tables is not None and (rows := getattr(done, kept) - before_it):
-                    tables[table.name] = tables.get(table.name, 0) + rows
+            before = done = msgspec.structs.replace(done, running=(), skipped=())
+            for table, kind in _homes():
+                rows = yield from _rows(table, subject)
+                if rows is None:
+                    done = msgspec.structs.replace(done, skipped=(*done.skipped, table.name))
+                for item in rows or ():
+                    erased = yield from erase_row(table, item, subject)
+                    done = _counted(done, kind, erased)
+                    if erased is True and tables is not None:
+                        tables[table.name] = tables.get(table.name, 0) + 1
+                    if on_progress is not None:
+                        on_progress(done)
             if preview or msgspec.structs.replace(done, running=(), skipped=()) == before:
                 return done
         return msgspec.structs.replace(done, more=True)
 
     def mark(self, subject: str) -> Steps[None]:
-        """Note when a person was erased, for messages that wait in a queue which cannot be searched."""
+        """Record when a subject was erased, for messages that wait in a queue which cannot be searched."""
         key = erased_key(subject)
         yield from self._ledger.forget(key)
         yield from self._ledger.mark_processed(key, max(TTL, self._ledger.horizon))
 
-    def _table(  # noqa: PLR0917 - all of them belong to one pass
-        self,
-        table: Table,
-        kept: RowKind,
-        subject: str,
-        done: Erasure,
-        on_progress: ProgressCallback[Erasure] | None,
-        act: ActOnRow,
-    ) -> Steps[Erasure]:
-        after = None
-        while True:
-            try:
-                page = yield from _named(table, subject, after)
-            except NotPermitted:
-                # Semel's own tables are everybody's; those of applications that are not here may be others'.
-                if table in OWN:
-                    raise
-                return msgspec.structs.replace(done, skipped=(*done.skipped, table.name))
-            for item in page.items:
-                gone = yield from act(table, item, subject)
-                done = _counted(done, kept, gone)
-                if on_progress is not None:
-                    on_progress(done)
-            after = page.after
-            if after is None:
-                return done
-
-    def _row(self, table: Table, item: Item, subject: str) -> Steps[bool | str]:
-        """Erase one row: whether that was done, or the key that is being worked on."""
-        if table is LEDGER:
-            return (yield from self._emptied(item[LEDGER.partition], subject))
-        if table is INBOX:
-            return (yield from self._unsent(item, subject))
-        # Of an entry the key stays that it was added under, which names only the entry.
-        sort = None if table.sort is None else item[table.sort]
-        return (yield from _deleted(table, subject, item[table.partition], sort))
-
-    def _previewed(self, table: Table, item: Item, _subject: str) -> Steps[bool | str]:
-        """What would become of one row."""
+    def _preview(self, table: Table, item: Item, _subject: str) -> Steps[bool | str]:
+        """What erasing a row would return."""
         if table is not LEDGER and table is not INBOX:
             return True
-        id = item[LEDGER.partition] if table is LEDGER else self.realm.name(item["key"])
+        id = item[LEDGER.partition] if table is LEDGER else self.realm.name(item["record"])
         found = yield from read(Get(LEDGER, id))
         unsettled = found.item is not None and found.item.get("status") in UNSETTLED
         return key_of(id) if unsettled else True
 
-    def _emptied(self, id: str, subject: str) -> Steps[bool | str]:
-        """The result and the error go, and the name of the person with them, in one write."""
+    def _erase_row(self, table: Table, item: Item, subject: str) -> Steps[bool | str]:
+        """Erase one row, and return whether that was done, or the key that is running or unresolved."""
+        if table is LEDGER:
+            return (yield from self._empty(item[LEDGER.partition], subject))
+        if table is INBOX and not (yield from self._mark_done(item["record"])):
+            return str(item["record"])
+        # A journal entry's memory of its key stays: it names only the entry.
+        key, sort = item[table.partition], None if table.sort is None else item[table.sort]
+        found = yield from read(Get(table, key, sort))
+        if found.item is None:
+            return False
+        # By now its place may be another subject's.
+        reply = yield from write(Delete(table, key, {"subject": subject}, sort))
+        # If a reply was lost, what was there a moment ago is found gone.
+        return type(reply) is Applied or reply.item is None
+
+    def _empty(self, id: str, subject: str) -> Steps[bool | str]:
+        """Remove the result, the error and the subject from a record, in one write."""
         while True:
             found = yield from read(Get(LEDGER, id))
             record = found.item
@@ -205,7 +173,8 @@ class ErasureSteps:
             if record.get("result") is not None:
                 change["encoding"] = ERASED.encoding
             reply = yield from write(Update(LEDGER, id, change, _as_found(record)))
-            if type(reply) is Applied or _erased(reply):
+            # If a reply was lost, the subject is found gone.
+            if type(reply) is Applied or (reply.item is not None and reply.item.get("subject") is None):
                 return True
 
     def _discard(self, record: Item) -> Steps[None]:
@@ -217,22 +186,21 @@ class ErasureSteps:
             )
         yield from self._ledger.discard(record.get("result"), record.get("encoding"))
 
-    def _unsent(self, item: Item, subject: str) -> Steps[bool | str]:
-        """A message goes, and will not be handled when it is delivered again: it counts as done."""
-        record = yield from self._ledger.get(item["key"])
-        if record is not None and record.status in UNSETTLED:
-            return str(item["key"])
+    def _mark_done(self, key: str) -> Steps[bool]:
+        """Mark a message as done, for its redeliveries; False if it is running or unresolved."""
+        record = yield from self._ledger.get(key)
         if record is None or record.status is Status.RELEASED:
             ttl = max(TTL, self._ledger.horizon)
-            claim = yield from self._ledger.claim(item["key"], lease=LEASE, ttl=ttl)
+            claim = yield from self._ledger.claim(key, lease=LEASE, ttl=ttl)
             if not isinstance(claim, Claimed):
-                return str(item["key"])
+                return False
             yield from self._ledger.complete(claim, None)
-        return (yield from _deleted(INBOX, subject, item[INBOX.partition], item[INBOX.sort or ""]))
+            return True
+        return record.status not in UNSETTLED
 
 
 def joined(one: Erasure, other: Erasure) -> Erasure:
-    """What was done in two goes."""
+    """What was done in two runs."""
     return Erasure(
         records=one.records + other.records,
         documents=one.documents + other.documents,
@@ -244,49 +212,39 @@ def joined(one: Erasure, other: Erasure) -> Erasure:
     )
 
 
-def _counted(done: Erasure, kept: RowKind, gone: bool | str) -> Erasure:
-    if isinstance(gone, str):
-        known = gone in done.running
-        return done if known else msgspec.structs.replace(done, running=(*done.running, gone))
-    return msgspec.structs.replace(done, **{kept: getattr(done, kept) + gone})
+def _counted(done: Erasure, kind: RowKind, erased: bool | str) -> Erasure:
+    if isinstance(erased, str):
+        return joined(done, Erasure(running=(erased,)))
+    return msgspec.structs.replace(done, **{kind: getattr(done, kind) + erased})
 
 
-def _named(table: Table, subject: str, after: str | None) -> Steps[Page]:
-    """A page of a person's rows; of a table that nobody has made there are none.
+def _rows(table: Table, subject: str) -> Steps[list[Item] | None]:
+    """A subject's rows: none in a table that does not exist, None if this program may not read the table.
 
-    Where there is no index of persons, all of the table is looked through.
+    Without an index of subjects, the whole table is read.
     """
-    asked = (
-        Query(table, subject, index=SUBJECT.name, after=after)
-        if SUBJECT in table.indexes
-        else Query(table, where=Equals("subject", subject), after=after)
-    )
+    query = Query(table, equal={"subject": subject})
+    if SUBJECT in table.indexes:
+        query = Query(table, subject, index=SUBJECT.name)
+    rows: list[Item] = []
     try:
-        page: Page = yield asked
+        while True:
+            page: Page = yield query
+            rows += page.items
+            if page.after is None:
+                return rows
+            query = msgspec.structs.replace(query, after=page.after)
     except TableMissing:
-        # Everybody has a ledger: where that is missing, this is the wrong place.
-        if table is LEDGER:
+        if table is LEDGER:  # every place has one, so this is the wrong place
             raise
-        return Page(0, (), None)
-    return page
+        return rows
+    except NotPermitted:
+        if table in OWN:  # those of applications that are not here may be other programs'
+            raise
+        return None
 
 
-def _deleted(table: Table, subject: str, key: str, sort: Sort = None) -> Steps[bool]:
-    """Delete a row that is the person's still; by now its place may be somebody else's."""
-    found = yield from read(Get(table, key, sort))
-    if found.item is None:
-        return False
-    reply = yield from write(Delete(table, key, Equals("subject", subject), sort))
-    # Where the answer was lost, what was there a moment ago is found gone.
-    return type(reply) is Applied or reply.item is None
-
-
-def _as_found(record: Item) -> AllOf:
-    """That a record is still the one that was read, so far as that one could be read."""
+def _as_found(record: Item) -> Item:
+    """Return what a write expects of a record that was read, as far as that one could be read."""
     seen = {name: record.get(name) for name in ("token", "status", "subject")}
-    return AllOf(tuple(Equals(name, value) for name, value in seen.items() if isinstance(value, str)))
-
-
-def _erased(reply: Applied | Refused) -> bool:
-    """Whether my write was made though its answer was lost."""
-    return reply.item is not None and reply.item.get("subject") is None
+    return {name: value for name, value in seen.items() if isinstance(value, str)}

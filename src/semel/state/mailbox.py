@@ -1,18 +1,17 @@
 """Messages that were accepted and wait to be handled: lanes, retries and dead letters.
 
 They wait in lanes. A group has a lane, in which its messages stand in the order of their ids, and these are
-made from the store's time; a message of no group has a lane of its own, which it shares with its duplicates.
-Whoever handles messages of a group enters its lane first, and nobody else is in it meanwhile. That each is
-handled once is the ledger's business, under a key made of the mailbox's name and the message's key; taking
-one away twice is no error.
+made from the store's time; a message without a group has a lane of its own, which it shares with its
+duplicates. A worker enters the lane of a group before it handles its messages, and no other worker is in it
+meanwhile. That each message is handled once is the ledger's business, under a key made of the mailbox's name
+and the message's key; removing one twice is no error.
 
 Lanes are spread over shards, as `shards` says: each shard is a partition of the store.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from math import inf
 from typing import Any
 
 import msgspec
@@ -24,10 +23,8 @@ from semel.core.commands import (
     NOW,
     After,
     Applied,
-    Batch,
     Cancelled,
     Delete,
-    Equals,
     Get,
     Item,
     Page,
@@ -38,10 +35,10 @@ from semel.core.commands import (
     Transact,
     Update,
     Write,
-    again,
     cursor,
     place_of,
     read,
+    resend,
     write,
     write_each,
 )
@@ -52,26 +49,27 @@ from semel.core.policy import DAY, Seconds, seconds
 from semel.core.realm import Realm, SubjectHash
 from semel.core.runtime import FORKING
 from semel.core.threads import SignalSafeLock
+from semel.state.journal import ULIDS
 from semel.state.shards import ALONE, BEYOND, DEAD, GROUP, Shards, ShardSteps
-from semel.state.ulids import ULIDS
 from semel.tables import INBOX
 
-# As long as SQS keeps a message at most: who has not come back to it by then will not.
+# As long as SQS keeps a message at most: a sender that has not retried by then does not retry.
 TTL = 14 * DAY
 
-# What is looked at in one request.
+# What is read in one request.
 PAGE = 100
 
-# So many are counted in one go, and so many of them in one request: that takes a fraction of a second.
+# What is counted at most, and in one request: that takes a fraction of a second.
 COUNTED = 10_000
 COUNTED_PAGE = 1000
 
 # Enough to tell a person why, and no place for data.
 MAX_ERROR_TEXT = 1000
 
-BEYOND_DIGITS = "g"
 DEAD_BOUNDS = (f"{DEAD}.", f"{DEAD}{BEYOND}")
-# So much of a hash that two groups never share a lane; if they did, they would only wait for each other.
+# After all digits of a lane.
+BEYOND_DIGITS = "g"
+# Enough of a hash that two groups never share a lane; if they did, they would only wait for each other.
 DIGITS = 20
 
 _anything = decoder_for(Any)
@@ -86,9 +84,9 @@ class Message(msgspec.Struct, frozen=True):
     group: str | None = None
     """Messages of one group are handled in their order, one at a time; those of none in any."""
     attempt: int = 1
-    """Which delivery this is, for whoever handles it."""
+    """The number of this delivery, for the handler."""
     subject: str | None = None
-    """Whom it is about. It is kept as a keyed hash; whoever handles it is given that, and may pass it on."""
+    """The person that it is about. It is stored as a keyed hash, which the handler gets and may pass on."""
 
     @property
     def lane(self) -> str:
@@ -97,7 +95,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """A message as it waits, its body as it is kept; the same put aside, because nobody could handle it."""
+    """A message as it waits, or as a dead letter, with its body as it is stored."""
 
     id: str
     lane: str
@@ -109,12 +107,12 @@ class Letter(msgspec.Struct, frozen=True):
     not_before: float
     """It failed, and is not tried again before this moment."""
     at: float
-    """When it was accepted, or put aside."""
+    """When it was accepted, or dead-lettered."""
     error: str
     """Why it failed last."""
     body: Body
     subject: str | None = None
-    """The keyed hash of whom it is about."""
+    """The keyed hash of the person that it is about."""
     partition: str = ""
     """The shard that it is in, as the store knows it."""
 
@@ -125,7 +123,7 @@ class Letter(msgspec.Struct, frozen=True):
 
 
 class Letters(msgspec.Struct, frozen=True):
-    """Some letters in their order, and where the next page begins; None when this is the last."""
+    """A page of messages in their order, and where the next page begins; None on the last page."""
 
     letters: tuple[Letter, ...]
     now: float
@@ -133,24 +131,24 @@ class Letters(msgspec.Struct, frozen=True):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """A lane in which something waits."""
+    """A lane with waiting messages."""
 
     name: str
     wait: float
-    """For so many seconds nothing can be begun in it."""
+    """For how many seconds nothing can be begun in it."""
     entered: bool
-    """Because somebody is in it; otherwise because its first letter is not to be tried again before."""
+    """Because a worker is in it; otherwise because its first message is not tried again before."""
 
 
 class Lanes(msgspec.Struct, frozen=True):
-    """Some lanes of one shard, and where looking goes on: behind them, or in the next shard."""
+    """Some lanes of one shard, and where looking continues: behind them, or in the next shard."""
 
     lanes: tuple[Lane, ...]
     after: str
     ended: bool
     """Whether there are no more in this shard."""
     shards: int
-    """How many there are to look at."""
+    """The number of shards."""
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -158,31 +156,31 @@ class Survey(msgspec.Struct, frozen=True):
 
     waiting: int
     oldest: float | None = None
-    """When the oldest of them was accepted."""
+    """When the oldest message was accepted."""
     lanes: int | None = None
-    """In how many lanes they stand; None where the queue does not tell."""
+    """The number of lanes with messages; None if the queue does not tell."""
     resting: int | None = None
-    """Lanes whose first letter has failed, and is tried again later."""
+    """Lanes whose first message has failed, and is tried again later."""
     entered: int | None = None
-    """Groups that somebody is at work on."""
+    """Groups that a worker is at work on."""
     more: bool = False
-    """There are more than were looked at."""
+    """There are more messages than were counted."""
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """How many were found from one place on; several of these make a whole count."""
+    """How many messages were found from one place on; several of these make a whole count."""
 
     number: int
     oldest: float | None = None
-    """When the oldest of them was accepted, or put aside."""
+    """When the oldest of them was accepted, or dead-lettered."""
     now: float = 0.0
-    """What time it is where that was written down."""
+    """The store's time."""
     after: str | None = None
-    """Where counting goes on; None where this was the last."""
+    """Where counting continues; None at the end."""
 
 
 def checked(message: Message) -> Message:
-    """A message with its key and its group as plain texts; `InvalidKey` where one cannot be that."""
+    """A message with its key and its group as plain texts; `InvalidKey` if one cannot be that."""
     group = None if message.group is None else check(message.group)
     return Message(check(message.key), message.body, group, subject=message.subject)
 
@@ -194,12 +192,12 @@ def lane_of(key: str, group: str | None) -> str:
 
 
 def is_shared(lane: str) -> bool:
-    """Whether it has messages that must not be handled side by side: those of a group."""
+    """Whether it is a group's, whose messages must not be handled side by side."""
     return lane.startswith(GROUP)
 
 
 class LatestMoment:
-    """When a process last accepted a letter for a mailbox, by the store's clock."""
+    """When a process last accepted a message for a mailbox, by the store's clock."""
 
     def __init__(self) -> None:
         self._moment = 0.0
@@ -250,24 +248,27 @@ class MailboxSteps:
     # Accepting
 
     def put(self, messages: Sequence[Message]) -> Steps[None]:
-        """Accept messages: whoever gets an answer may forget them."""
+        """Accept messages: once this returns, they are stored."""
         sealed = [(message, self.sealed(message)) for message in map(checked, messages)]
         shards, now = yield from self.shards.now()
         made = [(message.group, self._put(message, body, now, shards)) for message, body in sealed]
         for puts in _in_turn(made):
-            if len(puts) == 1:
-                yield from write(puts[0])
-            else:
-                yield from write_each(Batch(tuple(puts)))
+            yield from write(puts[0]) if len(puts) == 1 else write_each(puts)
 
     def _put(self, message: Message, body: Body, now: float, shards: Shards) -> Put:
         at = self._latest.at_least(now)
-        person = self.realm.subject_of(message.subject)
-        item = _kept(message.key, message.group, body, person) | {"at": at, "expires_at": After(self.ttl)}
+        hashed = self.realm.subject_of(message.subject)
+        item = self._item(message.key, message.group, body, hashed)
+        item |= {"at": at, "expires_at": After(self.ttl)}
         return Put(INBOX, self._home(shards, message.lane, at), item, sort=f"{message.lane}.{ULIDS.make(at)}")
 
+    def _item(self, key: str, group: str | None, body: Body, hashed: str | None) -> Item:
+        item: Item = {"key": key, "group": group, "body": body.data, "encoding": body.encoding, "attempts": 0}
+        # Erasing a subject completes the record of each message, and knows no inbox.
+        return item if hashed is None else item | {"subject": hashed, "record": self.record_key(key)}
+
     def sealed(self, message: Message) -> Body:
-        """What a message says, as it is kept: encrypted where the ledger encrypts."""
+        """The body of a message as it is stored: encrypted if the ledger encrypts."""
         self.record_key(message.key)  # which may be too long
         encoded = self._codec.encode(message.body, self._identity(message.key))
         if encoded.problem is not None:
@@ -275,7 +276,7 @@ class MailboxSteps:
         return encoded.body
 
     def unsealed(self, key: str, body: Body) -> Any:
-        """What it said; `MessageUnreadable` where that cannot be told any more."""
+        """What a message says; `MessageUnreadable` if that cannot be read."""
         try:
             return self._codec.decode(body, _anything, self._identity(key))
         except (errors.ResultUnreadable, errors.ResultNotKept) as error:
@@ -285,12 +286,13 @@ class MailboxSteps:
             ) from error
 
     def _identity(self, key: str) -> str:
+        """What the body of a message is bound to."""
         return f"{self._name}:{key}"
 
     # Looking
 
     def look(self, start: str = "", limit: int = PAGE) -> Steps[Lanes]:
-        """Lanes of a shard in which something waits, from this place on; one page of letters is read."""
+        """Lanes of a shard with waiting messages, from this place on; one page of messages is read."""
         shards, now = yield from self.shards.now()
         yield from self.shards.settle(shards, now)
         number, _, low = start.partition(":")
@@ -310,7 +312,7 @@ class MailboxSteps:
         return Lanes(tuple(lanes.values()), last, page.after is None, shards.number)
 
     def _move_to_shard(self, lane: str, start: str, to: str) -> Steps[None]:
-        """Move letters to the shard of their lane that were put in elsewhere, by whoever knew no better."""
+        """Move messages to the shard of their lane, which a process put elsewhere that knew no better."""
         page: Page = yield Query(INBOX, start, f"{lane}.", f"{lane}{BEYOND}")
         for item in page.items:
             kept = {name: value for name, value in item.items() if name not in INBOX.key}
@@ -319,7 +321,7 @@ class MailboxSteps:
             yield from write(Delete(INBOX, start, sort=item["entry"]))
 
     def letters(self, lane: str, limit: int = PAGE, after: str | None = None) -> Steps[Letters]:
-        """What waits in a lane, the oldest first."""
+        """The messages that wait in a lane, oldest first."""
         shards, _ = yield from self.shards.now()
         homes = self.shards.partitions(shards.homes(lane))
         return (yield from self._in_order(homes, (f"{lane}.", f"{lane}{BEYOND}"), limit, after))
@@ -327,21 +329,27 @@ class MailboxSteps:
     def _in_order(
         self, partitions: Sequence[str], bounds: tuple[str, str], limit: int, after: str | None
     ) -> Steps[Letters]:
-        """Letters of several partitions by their places; each partition is asked for a page."""
+        """Messages of several partitions by their places: a page of each is read."""
         pages: list[Page] = []
         for partition in partitions:
             begin = None if after is None else cursor(INBOX, {INBOX.partition: partition, "entry": after})
             pages.append((yield Query(INBOX, partition, *bounds, limit=limit, after=begin)))
-        items, following = _merged(pages, limit)
-        return Letters(tuple(map(self._letter, items)), pages[-1].now, following)
+        items = sorted((item for page in pages for item in page.items), key=_entry)
+        # Behind the end of one page there may be more that come before what another has.
+        ends = [str(place_of(INBOX, page.after)[1]) for page in pages if page.after is not None]
+        known = [item for item in items if not ends or _entry(item) <= min(ends)][:limit]
+        following = None
+        if ends or len(known) < len(items):
+            following = _entry(known[-1]) if known else min(ends)
+        return Letters(tuple(map(self._letter, known)), pages[-1].now, following)
 
     def alone(
         self, start: str = "", stop: str = "", limit: int = PAGE, after: str | None = None
     ) -> Steps[Letters]:
-        """What waits in lanes of no group, after one lane and before another; in an order of no meaning."""
+        """The messages without a group, in lanes after `start` and before `stop`; in no promised order."""
         low, high = (start and f"{start}{BEYOND}") or ALONE, stop or f"{ALONE}{BEYOND_DIGITS}"
         shards, now = yield from self.shards.now()
-        # From the lane's own shard on: whoever is at another lane begins elsewhere.
+        # From the lane's own shard on: a worker at another lane begins elsewhere.
         first = shards.home(start or stop, now) if start or stop else 0
         around = self.shards.partitions((first + each) % shards.number for each in range(shards.number))
         page = yield from self._walk(around, low, high, limit=limit, after=after)
@@ -349,49 +357,30 @@ class MailboxSteps:
 
     def survey(self, most: int = COUNTED) -> Steps[Survey]:
         """How much waits, counted up to a limit."""
-        waiting, oldest, after, now = 0, None, None, 0.0
+        every, wanted = (yield from self._everywhere()), ("at", "not_before", "expires_at")
+        page = yield from self._walk(every, GROUP, limit=most, only=wanted)
+        places = [(item["entry"].partition("."), item) for item in page.items]
+        waiting = [(name, item) for (name, dot, _), item in places if dot]
         lanes: dict[str, float] = {}
-        entered: set[str] = set()
-        every = yield from self._everywhere()
-        while waiting < most:
-            wanted = ("at", "not_before", "expires_at")
-            room = min(COUNTED_PAGE, most - waiting)
-            page = yield from self._walk(every, GROUP, limit=room, after=after, only=wanted)
-            now, after = page.now, page.after
-            for item in page.items:
-                name, dot, _ = item["entry"].partition(".")
-                if not dot:
-                    entered.add(name)
-                    continue
-                waiting += 1
-                lanes.setdefault(name, item.get("not_before") or 0.0)
-                at = item.get("at") or now
-                oldest = at if oldest is None else min(oldest, at)
-            if after is None:
-                break
-        resting = sum(until > now for until in lanes.values())
-        return Survey(waiting, oldest, len(lanes), resting, len(entered), more=after is not None)
+        for name, item in waiting:
+            lanes.setdefault(name, item.get("not_before") or 0.0)
+        resting = sum(until > page.now for until in lanes.values())
+        oldest = min((item.get("at") or page.now for _, item in waiting), default=None)
+        entered = len(page.items) - len(waiting)
+        return Survey(len(waiting), oldest, len(lanes), resting, entered, more=page.after is not None)
 
     def count(self, *, dead: bool = False, after: str | None = None, most: int = COUNTED) -> Steps[Counted]:
-        """How many letters wait from this place on, or were put aside; no more than so many are looked at."""
-        low, high = DEAD_BOUNDS if dead else (GROUP, None)
-        number, oldest, now, left = 0, inf, 0.0, most
-        every = yield from self._everywhere()
-        while left > 0:
-            room = min(COUNTED_PAGE, left)
-            page = yield from self._walk(every, low, high, limit=room, after=after, only=("at", "expires_at"))
-            moments = [item.get("at") or page.now for item in page.items if "." in item["entry"]]
-            number, oldest, now = number + len(moments), min([oldest, *moments]), page.now
-            left, after = left - len(page.items), page.after
-            if after is None:
-                break
-        return Counted(number, None if oldest == inf else oldest, now, after)
+        """How many messages wait from this place on, or are dead letters; up to a limit."""
+        every, bounds = (yield from self._everywhere()), DEAD_BOUNDS if dead else (GROUP, None)
+        page = yield from self._walk(every, *bounds, limit=most, after=after, only=("at", "expires_at"))
+        moments = [item.get("at") or page.now for item in page.items if "." in item["entry"]]
+        return Counted(len(moments), min(moments, default=None), page.now, page.after)
 
     def find(self, key: str) -> Steps[tuple[Letter, bool] | None]:
-        """The letter of a key, without its body, and whether it was put aside; None where none is seen.
+        """The message of a key, without its body, and whether it is a dead letter; None if none is seen.
 
-        Of those put aside, and of those that wait in groups, the first so many are looked at: that is one
-        request to each shard for either, at most.
+        Of the dead letters, and of those that wait in groups, the first are read: up to one request to each
+        shard for either.
         """
         lane, (shards, _) = lane_of(key, None), (yield from self.shards.now())
         homes = self.shards.partitions(shards.homes(lane))
@@ -426,40 +415,39 @@ class MailboxSteps:
         after: str | None = None,
         only: tuple[str, ...] = (),
     ) -> Steps[Page]:
-        """A page of one partition after the other."""
-        begun = None if after is None else str(place_of(INBOX, after)[0])
+        """Read up to a limit, one partition after the other."""
         left = list(partitions)
-        if begun in left:
-            left = left[left.index(begun) :]
-        else:
-            after = None
+        begun = None if after is None else str(place_of(INBOX, after)[0])
+        after, left = (after, left[left.index(begun) :]) if begun in left else (None, left)
         items: list[Item] = []
         while True:
-            page: Page = yield Query(
-                INBOX, left.pop(0), low, high, limit=limit - len(items), after=after, only=only
-            )
+            room = min(COUNTED_PAGE, limit - len(items))
+            page: Page = yield Query(INBOX, left[0], low, high, limit=room, after=after, only=only)
             items += page.items
             after = page.after
-            if after is not None or not left:
+            if after is None and len(left) > 1:
+                del left[0]
+                if len(items) >= limit:
+                    after = cursor(INBOX, {INBOX.partition: left[0], "entry": low})
+            elif after is None:
                 break
             if len(items) >= limit:
-                after = cursor(INBOX, {INBOX.partition: left[0], "entry": low})
                 break
         return Page(page.now, tuple(items), after)
 
     # Being in a lane
 
     def enter(self, lane: str, token: str, lease: float) -> Steps[float]:
-        """Be the only one in a lane; 0 where that is so now, else for how long somebody else may be."""
+        """Take the lease of a lane; return 0, or the seconds left of another worker's lease."""
         shards, now = yield from self.shards.now()
         home, *others = dict.fromkeys((shards.home(lane, now), *shards.homes(lane)))
-        # It ends as any item does when its time is up: with whoever does not say in time that he is there.
+        # It expires as any item does, if its worker does not renew it in time.
         mark: Item = {"key": token, "expires_at": After(lease)}
         reply = yield from write(Put(INBOX, self.shards.partition(home), mark, ABSENT, sort=lane))
         there = reply.item if isinstance(reply, Refused) else None
         if isinstance(reply, Refused) and (there is None or there["key"] != token):
             return _left(there, reply.now)
-        # Whoever is in it by another number of shards looks here, as he is looked for there: one gives way.
+        # A worker that is in it by another number of shards looks here as well: one of the two gives way.
         for other in others:
             found = yield from read(Get(INBOX, self.shards.partition(other), sort=lane))
             if found.item is not None and found.item["key"] != token:
@@ -468,36 +456,28 @@ class MailboxSteps:
         return 0.0
 
     def stay(self, lanes: Mapping[str, str], lease: float) -> Steps[tuple[str, ...]]:
-        """Say that one is still in these lanes, under these tokens; those that one is not in any more."""
+        """Renew the leases of these lanes, passed with their tokens; return those that were lost."""
         shards, now = yield from self.shards.now()
+        end = {"expires_at": After(lease)}
         marks = [
-            Update(
-                INBOX,
-                self._home(shards, lane, now),
-                {"expires_at": After(lease)},
-                Equals("key", token),
-                sort=lane,
-            )
+            Update(INBOX, self._home(shards, lane, now), end, {"key": token}, sort=lane)
             for lane, token in lanes.items()
         ]
-        many = yield from write_each(Batch(tuple(marks)))
-        return tuple(
-            lane for lane, reply in zip(lanes, many.replies, strict=True) if isinstance(reply, Refused)
-        )
+        replies = yield from write_each(marks)
+        return tuple(lane for lane, reply in zip(lanes, replies, strict=True) if isinstance(reply, Refused))
 
     def leave(self, settled: Sequence[Letter], lane: str = "", token: str = "") -> Steps[None]:
-        """These letters are settled, and nobody has to look at them again; and one is out of the lane."""
+        """Remove these settled messages, and give up the lane."""
         writes: list[Write] = [Delete(INBOX, letter.partition, sort=letter.place) for letter in settled]
         if lane:
-            # Who came in by an earlier number of shards left a mark elsewhere, which ends by itself.
+            # A mark by an earlier number of shards is elsewhere, and expires by itself.
             shards, now = yield from self.shards.now()
-            home = self._home(shards, lane, now)
-            writes.append(Delete(INBOX, home, Equals("key", token), sort=lane))
+            writes.append(Delete(INBOX, self._home(shards, lane, now), {"key": token}, sort=lane))
         if writes:
-            yield from write_each(Batch(tuple(writes)))
+            yield from write_each(writes)
 
     def put_off(self, letter: Letter, span: float, error: str, *, counted: bool = True) -> Steps[None]:
-        """One failed, or has to wait for its turn: it is tried again after so many seconds."""
+        """Try a message again after a span of seconds; unless it is `counted`, it only waits for its turn."""
         attempts = letter.attempts + counted
         change = {"not_before": After(span), "attempts": attempts, "error": self._error_text(letter, error)}
         yield from write(Update(INBOX, letter.partition, change, sort=letter.place))
@@ -505,17 +485,17 @@ class MailboxSteps:
     # Dead letters
 
     def bury(self, letter: Letter, error: str) -> Steps[bool]:
-        """Nobody can handle one: it is put aside, for a person to look at; False when it is gone."""
+        """Move a message that cannot be handled to the dead letters; False if it is gone."""
         more = {"attempts": letter.attempts + 1, "error": self._error_text(letter, error), "at": NOW}
         return self._move(letter, letter.place, f"{DEAD}.{letter.id}", more)
 
     def dead(self, limit: int = PAGE, after: str | None = None) -> Steps[Letters]:
-        """What was put aside, those first that were accepted first; each shard is asked for a page."""
+        """The dead letters, in the order in which they were accepted; a page of each shard is read."""
         every = yield from self._everywhere()
         return (yield from self._in_order(every, DEAD_BOUNDS, limit, after))
 
     def dead_letter(self, id: str) -> Steps[Letter | None]:
-        """One that was put aside, or None."""
+        """One dead letter, or None."""
         for partition in (yield from self._everywhere()):
             found = yield from read(Get(INBOX, partition, sort=f"{DEAD}.{id}"))
             if found.item is not None:
@@ -523,27 +503,26 @@ class MailboxSteps:
         return None
 
     def redrive(self, letter: Letter) -> Steps[bool]:
-        """Put one back in its place, to be handled as if it were new; False when it is gone."""
+        """Put a dead letter back in its place, to be handled as a new one; False if it is gone."""
         yield from self.forget(letter.key)
         return (yield from self._move(letter, f"{DEAD}.{letter.id}", letter.place, {"at": NOW}))
 
     def forget(self, key: str) -> Steps[None]:
-        """Let a message that was given up be handled again."""
+        """Allow a message that was given up to be handled again."""
         name = self.record_key(key)
         record = yield from self._ledger.get(name)
         if record is not None and record.status is Status.FAILED:
             yield from self._ledger.forget(name)
 
     def _move(self, letter: Letter, start: str, to: str, more: Item) -> Steps[bool]:
-        kept = _kept(letter.key, letter.group, letter.body, letter.subject)
-        item = kept | more | {"expires_at": After(self.ttl)}
-        where = letter.partition
+        item = self._item(letter.key, letter.group, letter.body, letter.subject) | more
+        item["expires_at"], where = After(self.ttl), letter.partition
         move = Transact((Delete(INBOX, where, sort=start), Put(INBOX, where, item, sort=to)))
         try:
             reply: Applied | Cancelled = yield move
-        except errors.StoreOutcomeUnknown:
-            # It may be refused now, as the letter is gone from where it was: then it has arrived.
-            yield from again(move)
+        except errors.StoreOutcomeUnknown as lost:
+            # It may be refused now, as the message is gone from where it was: then it has arrived.
+            yield from resend(move, lost)
             return True
         return isinstance(reply, Applied)
 
@@ -555,44 +534,30 @@ class MailboxSteps:
         return INBOX.name, self._name, key, "error"
 
     def _letter(self, item: Item) -> Letter:
-        """A letter, its error as it reads, or with why that cannot be read."""
+        """A message with its error unsealed, or with why that cannot be read."""
         letter = _letter(item)
         error = self.realm.sealing.opened_text(letter.error, *self._place(letter.key))
         return letter if error is letter.error else msgspec.structs.replace(letter, error=error)
 
     def open(self, letter: Letter) -> Message:
-        """What a letter says."""
+        """The message that waits, for its handler."""
         body = self.unsealed(letter.key, letter.body)
-        person = None if letter.subject is None else SubjectHash(letter.subject)
-        return Message(letter.key, body, letter.group, letter.attempts + 1, person)
+        subject = None if letter.subject is None else SubjectHash(letter.subject)
+        return Message(letter.key, body, letter.group, letter.attempts + 1, subject)
 
 
-def _in_turn(puts: Iterable[tuple[str | None, Put]]) -> Iterator[list[Put]]:
-    """Writes of which each may be seen before the others of its list, but not before those of a list before.
+def _in_turn(puts: Iterable[tuple[str | None, Put]]) -> Iterable[list[Put]]:
+    """Lists of writes: those of one list may be seen in any order, but not before those of the list before.
 
     A store makes the writes of a batch in any order, and a worker may look in between.
     """
-    turns: list[list[Put]] = []
+    turns: dict[int, list[Put]] = {}
     met: Counter[str] = Counter()
     for group, put in puts:
-        turn = 0 if group is None else met[group]
+        turns.setdefault(0 if group is None else met[group], []).append(put)
         if group is not None:
             met[group] += 1
-        if turn == len(turns):
-            turns.append([])
-        turns[turn].append(put)
-    return iter(turns)
-
-
-def _kept(key: str, group: str | None, body: Body, person: str | None) -> Item:
-    item: Item = {
-        "key": key,
-        "group": group,
-        "body": body.data,
-        "encoding": body.encoding,
-        "attempts": 0,
-    }
-    return item if person is None else item | {"subject": person}
+    return turns.values()
 
 
 def _letter(item: Item) -> Letter:
@@ -613,22 +578,11 @@ def _letter(item: Item) -> Letter:
     )
 
 
-def _merged(pages: Sequence[Page], limit: int) -> tuple[list[Item], str | None]:
-    """The first of all items by their place, and the place after which the next ones come; None for none."""
-    items = sorted((item for page in pages for item in page.items), key=_entry)
-    # Behind the end of one page there may be more that come before what another has.
-    ends = [str(place_of(INBOX, page.after)[1]) for page in pages if page.after is not None]
-    known = [item for item in items if not ends or _entry(item) <= min(ends)][:limit]
-    if len(known) == len(items) and not ends:
-        return known, None
-    return known, _entry(known[-1]) if known else min(ends)
-
-
 def _entry(item: Item) -> str:
     entry: str = item["entry"]
     return entry
 
 
 def _left(mark: Item | None, now: float) -> float:
-    """For how long somebody else may be in a lane, by his mark."""
+    """How long another worker may be in a lane, by its mark."""
     return max(0.001, 0.0 if mark is None else mark["expires_at"] - now)

@@ -1,10 +1,11 @@
-"""Switches that stop work at once on every worker: one document that every process polls.
+"""Switches that stop work on every worker: one document that every process polls.
 
-While a process asks for them, a thread looks twice a second; so whoever decides need not look, and knows of a
-change within a second. Where the thread has not looked lately, as in a process that was frozen between
-two calls, the decision looks first.
+While a process asks for them, a thread reads them twice a second: a decision costs no read, and knows of a
+change within a second. If the thread has not read them lately, as in a process that was frozen between two
+calls, the decision reads them first.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,33 +27,32 @@ if TYPE_CHECKING:
 
 # In every scope of an environment alike.
 KEY = "semel:switches"
-# A switch that is on stays so until somebody turns it off; every item has an end, so this one's is far away.
+# A switch that is on stays so until it is turned off; every item has an end, so this one's is far away.
 TTL = 3650 * DAY
 
-# What was seen longer ago than this decides nothing any more; the thread looks twice as often.
+# What was read longer ago than this decides nothing any more; the thread reads twice as often.
 FRESH_SECONDS = 1.0
 LOOK_SECONDS = 0.5
-# A process that has decided nothing for so long stops looking.
+# A process that has decided nothing for this long stops reading.
 IDLE_SECONDS = 60.0
 
 
 class Switch(msgspec.Struct, frozen=True):
-    """How a switch stands, since when, and why."""
+    """The state of a switch, since when, and why."""
 
     on: bool
     since: float
     reason: str = ""
     by: str = ""
-    """Who turned it, where that was said."""
+    """Who turned it, if that is known."""
 
 
 class SwitchCache:
-    """What a process last saw of the switches, and the thread that looks."""
+    """What a process last read of the switches, and the thread that reads them."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._seen: tuple[float, dict[str, Switch]] = (float("-inf"), {})
         self._asked = float("-inf")
         self._look: SwitchSteps | None = None
         self._background = BackgroundThread("semel-switches", self._look_on)
@@ -60,28 +60,29 @@ class SwitchCache:
         FORKING.add(self)
 
     def reset_after_fork(self) -> None:
-        """In a forked child: have a lock that no thread of the parent holds."""
+        """In a forked child: have a lock that no thread of the parent holds, and no thread that reads."""
         self._lock = SignalSafeLock()
+        self._seen: tuple[float, dict[str, Switch]] = (float("-inf"), {})
 
     def fresh(self) -> dict[str, Switch] | None:
-        """The switches as they were less than a second ago; None where nobody has looked since."""
+        """The switches as they were less than a second ago; None if they were not read since."""
         self._asked = now = self._clock.monotonic()
         as_of, seen = self._seen
         return seen if now - as_of < FRESH_SECONDS else None
 
     def note(self, seen: dict[str, Switch], as_of: float) -> None:
-        """Somebody has looked, after this moment."""
+        """Remember what was read after this moment."""
         with self._lock:
             if as_of >= self._seen[0]:
                 self._seen = as_of, seen
 
     def watch(self, look: "SwitchSteps") -> None:
-        """Keep looking from now on, in this process."""
+        """Read them in the background from now on."""
         self._look = look
-        self._background.start()  # where no thread can be started, every decision looks
+        self._background.start()  # if no thread can be started, every decision reads
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop reading."""
         self._background.stop()
 
     def _look_on(self) -> None:
@@ -93,7 +94,7 @@ class SwitchCache:
             except StoreClosed:
                 break
             except StoreError:
-                continue  # whoever decides meanwhile looks for himself, and meets it
+                continue  # a decision meanwhile reads for itself, and raises it
 
 
 class SwitchSteps:
@@ -102,10 +103,11 @@ class SwitchSteps:
     def __init__(self, realm: Realm, cache: SwitchCache, clock: Clock) -> None:
         everywhere = msgspec.structs.replace(realm, scope="")
         self.realm = everywhere
-        # Whoever has no key can read and turn them all the same; only the reasons are sealed.
+        # A worker without an encryption key can read and turn them too: only the reasons are sealed.
         self._documents: DocumentSteps[dict[str, Any]] = DocumentSteps(everywhere, sealed=False)
         self._cache = cache
         self._clock = clock
+        self.fresh: Callable[[], dict[str, Switch] | None] = cache.fresh
 
     def turn(
         self, name: str, *, on: bool, reason: str = "", by: str = ""
@@ -125,8 +127,8 @@ class SwitchSteps:
 
             def result(reply: "Applied | None") -> "Document[dict[str, Any]]":
                 document = part.result(reply)
-                value = self._opened(document.value)
-                self._cache.note(_switches(value), as_of)
+                seen = self._note(document.value, as_of)
+                value = {name: one | {"reason": seen[name].reason} for name, one in document.value.items()}
                 return msgspec.structs.replace(document, value=value)
 
             return msgspec.structs.replace(part, result=result)
@@ -134,37 +136,28 @@ class SwitchSteps:
         return plan
 
     def read(self) -> "Steps[dict[str, Switch]]":
-        """Look now, and let this process know."""
+        """Read the switches, and let this process know."""
         as_of = self._clock.monotonic()
         document = yield from self._documents.get(KEY)
-        seen = _switches({} if document is None else self._opened(document.value))
-        self._cache.note(seen, as_of)
-        return seen
+        return self._note({} if document is None else document.value, as_of)
 
-    def seen(self) -> "Steps[dict[str, Switch]]":
-        """How they stood less than a second ago: without looking, where somebody has."""
-        seen = self._cache.fresh()
-        if seen is None:
-            seen = yield from self.read()
+    def look(self) -> "Steps[dict[str, Switch]]":
+        """Read the switches, and have this process read them in the background from now on."""
+        seen = yield from self.read()
         self._cache.watch(self)
         return seen
 
-    def _opened(self, value: dict[str, Any]) -> dict[str, Any]:
-        """The switches with their reasons as they read, or with why they cannot be read."""
-        return {name: self._opened_one(name, one) for name, one in value.items()}
-
-    def _opened_one(self, name: str, one: Any) -> Any:
-        reason = one.get("reason") if isinstance(one, dict) else None
-        if not isinstance(reason, str):
-            return one
-        return one | {"reason": self.realm.sealing.opened_text(reason, *self._place(name))}
+    def _note(self, value: dict[str, Any], as_of: float) -> dict[str, Switch]:
+        """Remember the switches of a document, with their reasons unsealed."""
+        try:
+            switches = msgspec.convert(value, dict[str, Switch])
+        except msgspec.ValidationError as error:
+            raise RecordCorrupt(KEY, f"it has no switches: {error}") from error
+        for name, switch in switches.items():
+            reason = self.realm.sealing.opened_text(switch.reason, *self._place(name))
+            switches[name] = msgspec.structs.replace(switch, reason=reason)
+        self._cache.note(switches, as_of)
+        return switches
 
     def _place(self, name: str) -> tuple[str, ...]:
         return DOCUMENTS.name, self.realm.name(KEY), name
-
-
-def _switches(value: dict[str, Any]) -> dict[str, Switch]:
-    try:
-        return msgspec.convert(value, dict[str, Switch])
-    except msgspec.ValidationError as error:
-        raise RecordCorrupt(KEY, f"it has no switches: {error}") from error

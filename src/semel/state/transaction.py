@@ -1,7 +1,8 @@
 """`with s.transaction() as tx`: the writes of the block are made at its end, all or none."""
 
+import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import msgspec
 
@@ -21,173 +22,151 @@ P = ParamSpec("P")
 S = TypeVar("S")
 
 
-class Pending(Generic[T]):
-    """What a call will have given once the transaction is made."""
+class Pending(msgspec.Struct, Generic[T]):
+    """The result of one call, which is known once the transaction is committed."""
 
-    def __init__(self, results: list[Any], place: int) -> None:
-        self._results = results
-        self._place = place
+    _results: list[Any]
+    _place: int
 
     @property
     def value(self) -> T:
-        """What it gave."""
+        """The result."""
         if not self._results:
             raise errors.UsageError("this is known when the transaction has been made: ask after the block")
-        return cast("T", self._results[self._place])
+        result: T = self._results[self._place]
+        return result
 
 
-class Gathered:
-    """What a block asks for, in its order."""
+class TransactionBuilder(msgspec.Struct):
+    """The calls of a block in their order, and how they are committed as one write."""
 
-    def __init__(self, token: Callable[[], str], *, joined: bool = False) -> None:
-        self._token = token
-        self._joined = joined
-        self._plans: list[PartPlan[Any]] = []
-        self._results: list[Any] = []
-        self._ended: list[Claimed] = []
-        self._completed: list[tuple[Claimed | Run, Any]] = []
-        self._over = False
+    token: Callable[[], str]
+    joined: bool = False
+    """Whether it is committed inside a transaction of the caller's."""
+    completed: list[tuple[Run, Any]] = []
+    """The runs whose claims it completes, each with its result."""
+    _plans: list[PartPlan[Any]] = []
+    _results: list[Any] = []
+    _mark: str = ""
+    _over: bool = False
 
-    def add(self, plan: PartPlan[T]) -> Pending[T]:
-        """One call more."""
+    def add(self, plan: PartPlan[T], ended: Claimed | None = None) -> Pending[T]:
+        """Add one call. The token of a claim that it ends marks the whole, which is then made only once."""
         if self._over:
             raise errors.UsageError("this transaction is over: nobody would write that any more")
-        pending: Pending[T] = Pending(self._results, len(self._plans))
+        if ended is not None:
+            self._mark = self._mark or ended.token
         self._plans.append(plan)
-        return pending
-
-    def end(self, claim: Claimed, plan: PartPlan[None]) -> Pending[None]:
-        """The end of a claim: its token marks the whole, which can then be made only once."""
-        self._ended.append(claim)
-        return self.add(plan)
-
-    def complete(self, holder: Claimed | Run, result: Any, plan: PartPlan[None]) -> Pending[None]:
-        """The end of a claim with a result, which its run is told of."""
-        self._completed.append((holder, result))
-        return self.end(_claim(holder), plan)
+        return Pending(self._results, len(self._plans) - 1)
 
     def commit(self, mark: str = "") -> Steps[None]:
-        """Make all of it."""
+        """Commit everything that was added."""
         self._over = True
         if not self._plans:
             return
-        mark = mark or (self._ended[0].token if self._ended else self._token())
-        runs = [(run, result) for holder, result in self._completed for run in _runs(holder)]
-        for run, _ in runs:
+        for run, _ in self.completed:
             run.settling = True
         try:
-            self._results += yield from commit(self._plans, mark)
+            self._results += yield from commit(self._plans, mark or self._mark or self.token())
         except BaseException:
-            for run, _ in runs:
+            for run, _ in self.completed:
                 run.settling = False
             raise
-        for run, result in runs:
-            # Inside a transaction of the caller's nothing is sure until that has ended.
-            run.promise(result) if self._joined else run.keep(result)
+        for run, result in self.completed:
+            # Inside a transaction of the caller's, nothing is certain until that has ended.
+            run.promise(result) if self.joined else run.keep(result)
 
 
-def _claim(holder: Claimed | Run) -> Claimed:
-    if isinstance(holder, Run):
-        return holder.claim
-    check_claim(holder)
-    return holder
+class Gathering(msgspec.Struct, Generic[S]):
+    """The methods of some rules, whose writes are added to a transaction."""
 
-
-def _runs(holder: Claimed | Run) -> list[Run]:
-    """The runs that are to know that a claim is settled."""
-    if isinstance(holder, Run):
-        return [holder]
-    found, run = [], CURRENT.get()
-    while run is not None:
-        if run.claim == holder:
-            found.append(run)
-        run = run.outer
-    return found
-
-
-class Gathering(Generic[S]):
-    """The methods of some rules, whose writes are gathered."""
-
-    def __init__(self, steps: S, gathered: Gathered) -> None:
-        self._steps = steps
-        self._gathered = gathered
+    _steps: S
+    _builder: TransactionBuilder
 
     def on(self, *where: Any) -> Self:
         """These methods on another table."""
         steps: Any = self._steps
-        return type(self)(steps.on(*where), self._gathered)
+        return type(self)(steps.on(*where), self._builder)
 
 
 def gathered(
     method: Callable[Concatenate[S, P], PartPlan[T]],
 ) -> Callable[Concatenate[Gathering[S], P], Pending[T]]:
-    """The method inside a transaction: what it would write is gathered."""
-    import functools
+    """Turn a method that plans a part into one that adds the part to a transaction."""
 
     @functools.wraps(method)
     def gather(self: Gathering[S], *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
-        return self._gathered.add(method(self._steps, *args, **kwargs))
+        return self._builder.add(method(self._steps, *args, **kwargs))
 
-    return cast("Callable[Concatenate[Gathering[S], P], Pending[T]]", gather)
+    return gather  # type: ignore[return-value]  # mypy takes `wraps` for more than it is
 
 
 class GatheredLedger(Gathering[LedgerSteps]):
     """Ends of claims, as part of a transaction."""
 
     def complete(self, claim: Claimed | Run, result: Any = None) -> Pending[None]:
-        """The effect happens in this very write; keep what came of it.
+        """Complete the claim in this transaction: store its result.
 
-        Given the run of a function of `once`, the function is thereby done: what it returns is this result.
+        With the run of a function of `once`, the function is then done, and this is what it returns.
         """
-        details = claim.details if isinstance(claim, Run) else None
-        plan = self._of(claim).completion_part(_claim(claim), result, details)
-        return self._gathered.complete(claim, result, plan)
+        runs, details = ([claim], claim.details) if isinstance(claim, Run) else (_runs(claim), None)
+        claim = claim.claim if isinstance(claim, Run) else claim
+        self._builder.completed += [(run, result) for run in runs]
+        return self._builder.add(self._about(runs).completion_part(claim, result, details), claim)
 
     def fail(self, claim: Claimed, error: BaseException | Failure) -> Pending[None]:
-        """It failed, and is to stay failed."""
-        check_claim(claim)
-        ledger = self._of(claim)
-        return self._gathered.end(claim, ledger.part(claim, ledger.failure(claim, error)))
+        """Record a final failure."""
+        steps = self._about(_runs(claim))
+        return self._builder.add(steps.part(claim, steps.failure(claim, error)), claim)
 
     def release(self, claim: Claimed, error: BaseException | Failure | None = None) -> Pending[None]:
-        """It did not happen; let the next attempt run."""
-        check_claim(claim)
-        ledger = self._of(claim)
-        return self._gathered.end(claim, ledger.part(claim, ledger.releasing(claim, error)))
+        """Record that the effect did not happen; the next attempt may run."""
+        steps = self._about(_runs(claim))
+        return self._builder.add(steps.part(claim, steps.releasing(claim, error)), claim)
 
-    def _of(self, holder: Claimed | Run) -> LedgerSteps:
-        """The rules whose events name the function that has this claim."""
-        task = next((run.task for run in _runs(holder)), "")
-        return self._steps.about(task) if task else self._steps
+    def _about(self, runs: list[Run]) -> LedgerSteps:
+        """The rules whose events name the function that runs."""
+        return self._steps.about(runs[0].task) if runs and runs[0].task else self._steps
+
+
+def _runs(claim: Claimed) -> list[Run]:
+    """The current runs that hold a claim."""
+    check_claim(claim)
+    found, run = [], CURRENT.get()
+    while run is not None:
+        if run.claim == claim:
+            found.append(run)
+        run = run.outer
+    return found
 
 
 class GatheredDocuments(Gathering[DocumentSteps[Any]]):
     """Writes of documents, as part of a transaction."""
 
-    put: Final = gathered(DocumentSteps[Any].put)
-    update: Final = gathered(DocumentSteps[Any].update)
-    change: Final = gathered(DocumentSteps[Any].change)
+    put: ClassVar = gathered(DocumentSteps[Any].put)
+    update: ClassVar = gathered(DocumentSteps[Any].update)
+    change: ClassVar = gathered(DocumentSteps[Any].change)
 
     def of(self, *kind: Any, **ends: Any) -> Self:
         """These methods with documents of a class."""
-        return type(self)(self._steps.of(*kind, **ends), self._gathered)
+        return type(self)(self._steps.of(*kind, **ends), self._builder)
 
 
 class GatheredJournal(Gathering[JournalSteps]):
     """New entries of the journal, as part of a transaction."""
 
-    append: Final = gathered(JournalSteps.append)
+    append: ClassVar = gathered(JournalSteps.append)
 
 
 class GatheredCounters(Gathering[CounterSteps]):
     """Charges and refunds of counters, as part of a transaction."""
 
-    charge: Final = gathered(CounterSteps.charge)
-    refund: Final = gathered(CounterSteps.refund)
+    charge: ClassVar = gathered(CounterSteps.charge)
+    refund: ClassVar = gathered(CounterSteps.refund)
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """The rules whose writes a transaction gathers."""
+    """The rules whose writes can be part of a transaction."""
 
     ledger: LedgerSteps
     documents: DocumentSteps[dict[str, Any]]
@@ -196,38 +175,21 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class Parts:
-    """What a transaction offers while it is gathered."""
+    """The calls that can be added to a transaction."""
 
-    def __init__(self, rules: Rules, *, joined: bool = False) -> None:
-        self.gathered: Gathered = Gathered(rules.counters.realm.token, joined=joined)
-        self._rules = rules
-
-    @property
-    def ledger(self) -> GatheredLedger:
-        """Ends of claims."""
-        return GatheredLedger(self._rules.ledger, self.gathered)
-
-    @property
-    def documents(self) -> GatheredDocuments:
-        """Writes of documents."""
-        return GatheredDocuments(self._rules.documents, self.gathered)
-
-    @property
-    def journal(self) -> GatheredJournal:
-        """New entries."""
-        return GatheredJournal(self._rules.journal, self.gathered)
-
-    @property
-    def counters(self) -> GatheredCounters:
-        """Charges, and what is given back."""
-        return GatheredCounters(self._rules.counters, self.gathered)
+    def __init__(self, rules: Rules, builder: TransactionBuilder) -> None:
+        self.builder: TransactionBuilder = builder
+        self.ledger: GatheredLedger = GatheredLedger(rules.ledger, builder)
+        self.documents: GatheredDocuments = GatheredDocuments(rules.documents, builder)
+        self.journal: GatheredJournal = GatheredJournal(rules.journal, builder)
+        self.counters: GatheredCounters = GatheredCounters(rules.counters, builder)
 
 
 class Transaction(Parts):
     """Several writes made as one, all or none, at the end of `with` or `async with`."""
 
     def __init__(self, rules: Rules, store: Store, within: Any = None) -> None:
-        super().__init__(rules, joined=within is not None)
+        super().__init__(rules, TransactionBuilder(rules.counters.realm.token, within is not None))
         self._store = store if within is None else joined(store, within)
         self._on_error = rules.ledger.events.failed
 
@@ -236,11 +198,11 @@ class Transaction(Parts):
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
-            drive(self.gathered.commit(), self._store, self._on_error)
+            drive(self.builder.commit(), self._store, self._on_error)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
-            await adrive(self.gathered.commit(), self._store, self._on_error)
+            await adrive(self.builder.commit(), self._store, self._on_error)

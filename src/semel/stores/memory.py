@@ -32,7 +32,6 @@ from semel.core.commands import (
     alive,
     allowed,
     cursor,
-    holds,
     ordering,
     outcome,
     place_of,
@@ -82,7 +81,7 @@ class MemoryStore:
         self._due: list[float] = [float("inf")]
         self._expires: dict[str, str] = {}
         self._watchers = KeyWatchers(self._clock)
-        self._carry_out: dict[type, Callable[[Any], Any]] = {
+        self._answers: dict[type, Callable[[Any], Any]] = {
             Get: self._look,
             **dict.fromkeys((Put, Update, Add, Delete), self._write),
             Query: self._query,
@@ -99,9 +98,9 @@ class MemoryStore:
             raise InvalidOption(f"{masked(url)!r}: a store in memory has no path; its URL is 'memory:'")
         return cls(clock)
 
-    def execute(self, command: Stored) -> Any:
-        """Carry the command out and answer it."""
-        return self._carry_out[type(command)](command)
+    def execute(self, command: Any) -> Any:
+        """Execute the command, and return its reply."""
+        return self._answers[type(command)](command)
 
     at_once = execute
 
@@ -149,7 +148,7 @@ class MemoryStore:
     def close(self) -> None:
         """Forget everything."""
         with self._lock:
-            self._carry_out = dict.fromkeys(self._carry_out, _refuse)
+            self._answers = dict.fromkeys(self._answers, _refuse)
             for items in self._tables.values():
                 items.clear()
             self._partitions.clear()
@@ -172,29 +171,35 @@ class MemoryStore:
         # Without a global lock in Python, another thread may be in the midst of a transaction.
         with self._lock:
             now = self._now()
-            return Found(now, self._seen(command, now))
+            return Found(now, self._seen(command))
 
     def _watch(self, command: Watch) -> Found:
         return self._watchers.watch(place_named(command), command.seconds, lambda: self._look(command))
 
-    def _write(self, command: Write) -> Applied | Refused:
+    def _write(self, command: Any) -> Applied | Refused:
         if self._owned():
             raise WriteUnderWay
+        table: Table = command.table
         with self._lock:
-            now, spot, items = self._now(), _spot(command), self._table(command.table)
-            item = alive(command.table, items.get(spot), now)
-            if not allowed(command, item, now):
+            now = self._now()
+            items = self._tables.get(table.name)
+            if items is None:
+                items = self._table(table)
+            spot = command.key if table.sort is None else (command.key, command.sort)
+            item = items.get(spot)
+            if not allowed(command, item):
                 return Refused(now, item)
             after = outcome(command, item, now)
             if after is None:
-                self._remove(command.table.name, spot)
+                self._remove(table.name, spot)
             else:
-                if spot not in items:
+                if item is None:
                     self._announce(command, spot, after)
                 items[spot] = after
             if self._due[0] <= now:
                 self._sweep(now)
-        self._watchers.notify(place_named(command))
+        if self._watchers.watches or self._watchers.async_watches:
+            self._watchers.notify(place_named(command))
         return Applied(now, after if type(command) is Add else None)
 
     def _batch(self, command: Batch) -> Many:
@@ -220,17 +225,17 @@ class MemoryStore:
             self._watchers.notify(place_named(write))
         return Applied(now)
 
-    def _seen(self, command: Get | Watch | Write, now: float) -> Item | None:
-        return alive(command.table, self._table(command.table).get(_spot(command)), now)
+    def _seen(self, command: Get | Watch | Write) -> Item | None:
+        return self._table(command.table).get(_spot(command))
 
     def _refusal(self, command: Write, now: float) -> Refused | None:
-        item = self._seen(command, now)
-        return None if allowed(command, item, now) else Refused(now, item)
+        item = self._seen(command)
+        return None if allowed(command, item) else Refused(now, item)
 
     def _step(self, command: Write, now: float) -> Callable[[], Any]:
         """What makes an allowed write, as one call of C."""
         spot, items = _spot(command), self._table(command.table)
-        after = outcome(command, self._seen(command, now), now)
+        after = outcome(command, self._seen(command), now)
         if after is None:
             return functools.partial(items.pop, spot, None)
         if spot not in items:
@@ -240,7 +245,11 @@ class MemoryStore:
     def _announce(self, command: Write, spot: ItemKey, item: Item) -> None:
         """What helps to find or to remove an item that is about to be there."""
         table = command.table
-        self._schedule(table.name, spot, item[table.expires])
+        end = item[table.expires]
+        try:
+            self._buckets[end // BUCKET_SECONDS * BUCKET_SECONDS + BUCKET_SECONDS].append((table.name, spot))
+        except KeyError:
+            self._schedule(table.name, spot, end)
         self._expires[table.name] = table.expires
         if table.sort is not None:
             self._partitions.setdefault((table.name, command.key), {})[spot] = None
@@ -256,11 +265,9 @@ class MemoryStore:
     def _schedule(self, name: str, spot: ItemKey, moment: float) -> None:
         """Look at this one when its time may be up; until then it may be written as often as it likes."""
         bucket = moment // BUCKET_SECONDS * BUCKET_SECONDS + BUCKET_SECONDS
-        try:
-            self._buckets[bucket].append((name, spot))
-        except KeyError:
+        if bucket not in self._buckets:
             heapq.heappush(self._due, bucket)
-            self._buckets[bucket] = [(name, spot)]
+        self._buckets.setdefault(bucket, []).append((name, spot))
 
     def _sweep(self, now: float) -> None:
         bucket = self._due[0]
@@ -328,7 +335,9 @@ def _asked_for(command: Query, by: Table | Index, item: Item, now: float) -> boo
             or (command.high is not None and place > command.high)
         ):
             return False
-    return command.where is None or holds(command.where, item, now)
+    if not str(item[command.table.partition]).startswith(command.prefix):
+        return False
+    return all(item.get(name) == value for name, value in command.equal.items())
 
 
 def _partition(by: Table | Index, item: Item) -> Any:

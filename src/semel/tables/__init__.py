@@ -1,11 +1,13 @@
-"""A table is data: its keys, its attributes, its expiry attribute, and its layout in DynamoDB.
+"""A table is data: its keys, its attributes, the attribute that ends its items, and its indexes.
 
-From one such value come the statements that stores send, and the text that provisions the table.
+From one such value come the statements that stores send, and the text that provisions the table. How other
+programs write a table of theirs is a `TableMapping`, in `semel.tables.mapping`.
 """
 
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from importlib import import_module
 
 import msgspec
 
@@ -24,42 +26,6 @@ class Kind(StrEnum):
     """A dict, as JSON knows it."""
     SET = "set"
     """A set of texts; an empty one is no attribute."""
-
-
-class Form(StrEnum):
-    """How a value is written, where a table's owner chose another way than the value itself."""
-
-    PLAIN = "plain"
-    SECONDS = "seconds"
-    """A moment as whole seconds since the epoch, rounded up."""
-    MILLISECONDS = "milliseconds"
-    """A moment as whole milliseconds since the epoch, rounded up."""
-    ISO = "iso"
-    """A moment as ISO 8601 text in UTC, to the millisecond; it is not compared by any condition."""
-    JSON = "json"
-    """Bytes of JSON as text."""
-
-
-class Same(msgspec.Struct, frozen=True):
-    """As a default: the value that another attribute of the item has."""
-
-    attribute: str
-
-
-class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """How one attribute is written in a table whose owner names or spells it otherwise."""
-
-    name: str
-    form: Form = Form.PLAIN
-    spelled: dict[str, str] = {}
-    """Other words for some of its values."""
-    default: Any = None
-    """What an item means that lacks it: one that somebody else has written."""
-    comparable: bool = False
-    """Whether callers compare with what somebody else has written here: a fingerprint made as theirs is."""
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,17 +50,8 @@ def attributes_of(listed: str) -> dict[str, Kind]:
     return {name: Kind(kind) for name, kind in map(str.split, listed.split(","))}
 
 
-def defaults(**values: Any) -> dict[str, Column]:
-    """Columns that are named as in the ledger, with what an item means that lacks them."""
-    return {name: Column(name=name, default=value) for name, value in values.items()}
-
-
 class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A table that stores keep.
-
-    The rules name attributes by the names in `attributes`. Stores of semel's own layout write them under
-    these names; the fields from `title` on say how the table looks in DynamoDB, where it may have been first.
-    """
+    """A table that stores keep; the rules name its attributes as `attributes` does."""
 
     name: str
     partition: str
@@ -109,36 +66,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     indexes: tuple[Index, ...] = ()
     optional_indexes: tuple[Index, ...] = ()
     """Indexes that a SQL store has only if its owner provisions them, since every write pays for them."""
-
     title: str = "semel-{env}-{name}"
     """The table's name in DynamoDB."""
-    titled_by: str = ""
-    """The environment variable that names it, where one is set."""
-    located_by: tuple[str, str] = ("", "")
-    """The environment variables that tell its region and its endpoint, where no URL does."""
-    longest: float | None = None
-    """How many seconds an item stays that would stay for ever, where its owner's code looks for an end."""
-    holds: "Table | None" = None
-    """The table of the rules that this one stands for, whose attributes `columns` finds in it."""
-    columns: dict[str, Column] = {}
     ttl: str = "ttl"
     """The attribute, in whole seconds, by which DynamoDB removes what has expired; "" where there is none."""
-    bare_keys: bool = False
-    """Keys stand in it as callers write them, without environment and scope: its title tells the first."""
-    parts: tuple[str, ...] = ()
-    """Attributes that repeat the pieces of the key between separators; "" passes over one."""
-    separator: str = ":"
-    copies: dict[str, tuple[str, Form]] = {}
-    """Attributes that repeat another one, in another form."""
-    spread: dict[str, tuple[str, ...]] = {}
-    """Attributes whose fields stand in it as attributes of their own."""
-    fixed: dict[str, str | int | bool] = {}
-    """Attributes that every item has alike."""
-    capacity: tuple[int, int] | None = None
-    """Read and write units a second; None pays for each request."""
-    recoverable: bool = False
-    """Point-in-time recovery."""
-    tags: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         if not self.ttl and not self.forever:
@@ -169,8 +100,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return frozenset(self.kinds)
 
     def titled(self, title: str) -> "Table":
-        """The table under another name in DynamoDB, whatever the environment says."""
-        return msgspec.structs.replace(self, title=title, titled_by="")
+        """Return the table under another name in DynamoDB."""
+        return msgspec.structs.replace(self, title=title)
 
     def index(self, name: str) -> Index | None:
         """The index of this name; None for no name, which is the table itself."""
@@ -182,10 +113,6 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 return index
         names = ", ".join(index.name for index in known) or "none"
         raise UsageError(f"table {self.name} has no index {name!r}; it has {names}")
-
-    def column(self, attribute: str) -> Column:
-        """How an attribute is written here."""
-        return self.columns.get(attribute) or Column(name=attribute)
 
 
 FOREVER = float("inf")
@@ -271,7 +198,7 @@ INBOX = Table(
     sort="entry",
     attributes=attributes_of(
         "key text, group text, body bytes, encoding text, attempts number, not_before number, error text, "
-        "at number, expires_at number, subject text"
+        "at number, expires_at number, subject text, record text"
     ),
     expires="expires_at",
 )
@@ -279,6 +206,16 @@ INBOX = Table(
 
 OWN = (LEDGER, DOCUMENTS, JOURNAL, COUNTERS, INBOX)
 """The tables that semel makes for itself."""
+
+# Modules that list other programs' tables as `TABLES`: Powertools', and those of the applications.
+OTHERS = ("semel.tables.powertools", "semel.apps.tables")
+
+
+def known() -> Iterator[Table]:
+    """Yield every table that has a name in URLs and for `semel provision`: semel's own, then others'."""
+    yield from OWN
+    for module in OTHERS:
+        yield from import_module(module).TABLES
 
 
 def optional_index(name: str) -> tuple[Table, Index]:

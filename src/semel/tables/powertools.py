@@ -4,9 +4,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from semel.tables import LEDGER, YEAR, Column, Form, Same, Table, attributes_of, defaults
+from semel.tables import LEDGER, YEAR, attributes_of
+from semel.tables.mapping import Column, Form, Same, TableMapping, defaults
 
-POWERTOOLS = Table(
+POWERTOOLS = TableMapping(
     name="powertools",
     title="IdempotencyTable",
     holds=LEDGER,
@@ -30,6 +31,8 @@ POWERTOOLS = Table(
         "result": Column(name="data", form=Form.JSON),
     },
 )
+
+TABLES = (POWERTOOLS,)
 
 
 def powertools_key(function: Callable[..., Any], payload: Any, prefix: str | None = None) -> str:

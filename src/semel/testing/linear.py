@@ -321,7 +321,7 @@ def item_step(state: Snapshot | None, command: Any, reply: Any) -> tuple[bool, S
     if not isinstance(command, Put | Update | Add | Delete):
         raise UsageError(f"{type(command).__name__} is not a command on one item")
     item = None if state is None else state.item
-    if not allowed(command, item, NOW):
+    if not allowed(command, item):
         return reply is UNKNOWN or (isinstance(reply, Refused) and _shows(state, reply.item)), state
     after = _written(command, state)
     if reply is UNKNOWN:
@@ -347,9 +347,8 @@ def _moments(command: Write, state: Snapshot | None) -> frozenset[str]:
     """The attributes that hold a moment of the store's after this write."""
     kept = frozenset() if state is None or isinstance(command, Put) else state.moments
     written = command.item if isinstance(command, Put) else getattr(command, "set", {})
-    if isinstance(command, Add):
-        there = {} if state is None else state.item
-        written = {name: value for name, value in command.once.items() if there.get(name) is None} | written
+    if isinstance(command, Add) and state is not None:  # an item that exists keeps its end
+        written = {name: value for name, value in written.items() if name != command.table.expires}
     return kept.difference(written).union(name for name, value in written.items() if type(value) is After)
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypeAlias
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 
 from semel.apps.household.app import Household
+from semel.apps.tables import ACTIVITIES, MESSAGES
 from semel.state.journal import Entries, Entry
-from semel.tables.seeds import ACTIVITIES, MESSAGES
 
 
 def _asked(

@@ -24,19 +24,18 @@ from semel.apps.household.telegram import NOT_SENT, Bot
 from semel.apps.household.updates import TextMessage, text_message
 from semel.apps.persons import person
 from semel.apps.settings import function_of, naming
+from semel.apps.tables import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 from semel.connect import Semel
 from semel.core.policy import DAY, Keep, OnError, Options
 from semel.core.running import Run
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import TELEGRAM, Ingress, Notice, telegram_key
-from semel.gate import Allowed, Cap, FastConversation, KillSwitch, QuietHours
-from semel.gate.facades import Gate
+from semel.gate import Allowed, Cap, FastConversation, Gate, KillSwitch, QuietHours
 from semel.periods import Day
-from semel.state.facades import Journal
+from semel.state import Journal
 from semel.state.journal import BOOKS
 from semel.state.mailbox import TTL
 from semel.tables import LEDGER
-from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 
 if TYPE_CHECKING:
     from fastapi import APIRouter

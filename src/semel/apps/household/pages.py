@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from semel.apps.household.app import Household
+from semel.apps.tables import ACTIVITIES, RESPONSE_COUNTERS
 from semel.ops.blocks import (
     AppPage,
     Cell,
@@ -18,7 +19,6 @@ from semel.ops.blocks import (
 )
 from semel.periods import Day
 from semel.state.journal import Entry
-from semel.tables.seeds import ACTIVITIES, RESPONSE_COUNTERS
 
 LISTED: Final = 50
 CHAT: Final = re.compile(r"-?[0-9]{1,20}")

@@ -10,9 +10,9 @@ from semel.apps.probe.orders import ConsumeRequest, OrderFailed, ProbeJob, Probe
 from semel.apps.probe.replies import OWN
 from semel.apps.probe.settings import Settings, checked
 from semel.apps.settings import naming
+from semel.apps.tables import PROBE
 from semel.connect import Semel
 from semel.core.policy import OnError, Options
-from semel.tables.seeds import PROBE
 
 if TYPE_CHECKING:
     from semel.apps.deployment import Deployment

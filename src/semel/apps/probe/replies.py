@@ -11,13 +11,13 @@ from semel.doors.http.problems import UNAVAILABLE, problem_details, retry_after
 from semel.doors.http.responses import (
     PROBLEMS,
     HTTPResponse,
-    Kept,
     Pairs,
+    StoredResponse,
     problem,
     problem_later,
     problem_of,
     problem_response,
-    replayed,
+    replay,
 )
 from semel.doors.webhooks import WebhookResponse
 from semel.once import WorkResult
@@ -49,10 +49,10 @@ def answer_to(done: WorkResult, *, repeats: bool) -> HTTPResponse:
     if isinstance(done, Raised):
         return _refusal(done.error, repeats)
     body = msgspec.json.encode(done.value)
-    kept = Kept(200, JSON, text=body.decode())
+    stored = StoredResponse(200, JSON, text=body.decode())
     if done.record is not None:
-        return replayed(kept, done.record.expires_at, BASE)
-    return HTTPResponse(kept.status, kept.headers, body)
+        return replay(stored, done.record.expires_at, BASE)
+    return HTTPResponse(stored.status, stored.headers, body)
 
 
 def _refusal(error: BaseException, repeats: bool) -> HTTPResponse:

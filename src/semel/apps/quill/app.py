@@ -27,6 +27,7 @@ from semel.apps.quill.schema import Fact, StarSchema
 from semel.apps.quill.settings import Settings, check_tokens, checked, wrong, zone_of
 from semel.apps.quill.star import OtherTables, Star
 from semel.apps.settings import OwnFunctionFailed, naming
+from semel.apps.tables import QUILL
 from semel.aws.errors import ServiceError
 from semel.connect import Semel
 from semel.core.drive import FileBacked
@@ -38,7 +39,6 @@ from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import ALOWARE, HUBSPOT, DeliveryReader, Headers, Notice, Provider, WebhookResponse
 from semel.errors import InvalidOption, Later, SemelError, StoreError
 from semel.model import Claimed, Failed, OnLapsed, Replay
-from semel.tables.seeds import QUILL
 
 if TYPE_CHECKING:
     from fastapi import APIRouter

@@ -11,9 +11,9 @@ import msgspec
 
 from semel.apps import settings as common
 from semel.apps.quill.schema import FACTS, ColumnType
+from semel.apps.tables import QUILL
 from semel.core.policy import DAY
 from semel.core.runtime import Concealed
-from semel.tables.seeds import QUILL
 
 # The five that belong together: with all of them facts go to Power BI, with none to a local file.
 POWERBI: Final = (

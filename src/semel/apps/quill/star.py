@@ -12,7 +12,7 @@ from typing import Final
 from semel.apps.client import RequestRefused
 from semel.apps.quill.rate_limiter import RequestCombiner
 from semel.apps.quill.schema import DEFAULT, Fact, FactRow, StarSchema, dimensions
-from semel.stores.sqlite.address import make_private
+from semel.stores.sqlite.file import make_private
 
 NAME: Final = "the local file"
 

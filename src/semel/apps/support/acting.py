@@ -1,7 +1,6 @@
 """Acting: each action is done once, under its own key, and told to the audit."""
 
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -10,17 +9,19 @@ from semel.apps.persons import person
 from semel.apps.support.helpdesk import OUTBOX, Helpdesk, SupportAction
 from semel.apps.support.settings import Settings
 from semel.apps.support.ticket import Ticket
+from semel.apps.tables import SUPPORT_AUDIT
 from semel.connect import Semel
+from semel.core.commands import Raised
+from semel.core.events import name_of
+from semel.core.realm import SubjectHash
 from semel.core.running import Run, current_run
 from semel.model import Claimed, OnLapsed
+from semel.once import Block
 from semel.redact import Redactor
 from semel.state.transaction import Transaction
-from semel.tables.seeds import SUPPORT_AUDIT
 
 # What every item about an event has, its actions' too.
 REPEATED: Final = ("conversation_id", "mode")
-
-Act: TypeAlias = Callable[[SupportAction, dict[str, Any]], None]
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
@@ -56,6 +57,16 @@ class Audit:
         return None
 
 
+class SupportEvent(msgspec.Struct, frozen=True):
+    """The message that is being handled, and what the records of its actions have from it."""
+
+    ticket: Ticket
+    person: SubjectHash
+    """The customer, hashed once for all records about them."""
+    claim: Claimed
+    repeated: dict[str, Any]
+
+
 class ActionRunner:
     """Carries actions out, once."""
 
@@ -64,63 +75,54 @@ class ActionRunner:
     ) -> None:
         self._s, self._settings, self._helpdesk = s, settings, helpdesk
         self._redactor, self._audit = redactor, audit
-        self._acts: dict[tuple[Any, ...], Act] = {}
-        """What carries actions out, by how long their events and their own policy have it."""
+        self._once = s.once.about(name_of(self._act))
+        self._blocks: dict[tuple[Any, ...], Block] = {}
+        """How actions are protected, by how long their events are remembered and by their own policy."""
 
-    def do(self, action: SupportAction) -> None:
+    def do(self, action: SupportAction, event: SupportEvent) -> None:
         """Carry an action out, unless that was done before; that it failed is told to the audit too."""
         on_lapsed = self._settings.on_lost_reply if action.kind == "auto_reply" else "rerun"
-        event = current_run()
-        act, details = self._protected(event.claim, on_lapsed), event_details(event)
-        try:
-            try:
-                act(action, details)
-            except AnswerLost:
-                act(action, details)  # nobody knows: what is done then is for its policy to say
-        except RemoteError as error:
-            self._audit.record(audit_entry(action, f"fail: {error_name(error)}"))
-            raise
+        block = self._block(event.claim, on_lapsed)
+        done = block.run(action.key, None, self._act, action, event, subject=event.person)
+        if isinstance(done, Raised) and isinstance(done.error, AnswerLost):
+            # Nobody knows: what is done then is for its policy to say.
+            done = block.run(action.key, None, self._act, action, event, subject=event.person)
+        if isinstance(done, Raised):
+            if isinstance(done.error, RemoteError):
+                self._audit.record(audit_entry(action, event, f"fail: {error_name(done.error)}"))
+            raise done.error
 
-    def _protected(self, claim: Claimed, on_lapsed: OnLapsed) -> Act:
-        """What carries an action out for as long as the event that asks for it."""
+    def _block(self, claim: Claimed, on_lapsed: OnLapsed) -> Block:
+        """How an action is protected for as long as the event that asks for it."""
         terms = (claim.lease, claim.ttl, on_lapsed)
-        if terms not in self._acts:
-            self._acts[terms] = self._protect(claim, on_lapsed)
-        return self._acts[terms]
+        block = self._blocks.get(terms)
+        if block is None:
+            block = self._blocks[terms] = self._once.block(
+                lease=claim.lease,
+                ttl=claim.ttl,
+                horizon=claim.ttl,
+                on_lapsed=on_lapsed,
+                # Whatever went wrong, it may have been done, unless the other side says that it was not.
+                on_error={RequestRefused: "release", Unavailable: "release", Exception: "doubt"},
+            )
+        return block
 
-    def _protect(self, claim: Claimed, on_lapsed: OnLapsed) -> Act:
-        @self._s.once(
-            key=lambda action, _: action.key,
-            subject="{action.person}",
-            fingerprint=None,
-            lease=claim.lease,
-            ttl=claim.ttl,
-            horizon=claim.ttl,
-            on_lapsed=on_lapsed,
-            # Whatever went wrong, it may have been done, unless the other side says that it was not.
-            on_error={RequestRefused: "release", Unavailable: "release", Exception: "doubt"},
-        )
-        def act(action: SupportAction, event: dict[str, Any]) -> None:
-            current_run().note(**event)
-            self._act(action)
-
-        return act
-
-    def _act(self, action: SupportAction) -> None:
+    def _act(self, action: SupportAction, event: SupportEvent) -> None:
         run = current_run()
+        run.note(**event.repeated)
         self._helpdesk.do(action, run.key_for("richpanel"))
         with self._s.transaction() as tx:
             tx.ledger.complete(run)
-            self._audit.record(audit_entry(action, "success"), tx)
+            self._audit.record(audit_entry(action, event, "success"), tx)
             if self._helpdesk.keeps_outbox:
                 text = self._redactor.text(action.text)
-                entry = {"action": action.kind, "conversation": action.conversation, "to": action.to}
+                entry = {"action": action.kind, "conversation": event.ticket.conversation, "to": action.to}
                 tx.journal.append(
                     OUTBOX,
                     entry | {"text": text},
                     key=action.key,
                     ttl=self._settings.audit_ttl,
-                    subject=action.person,
+                    subject=event.person,
                 )
 
 
@@ -129,16 +131,18 @@ def customer_of(s: Semel, ticket: Ticket) -> str:
     return person(s, *ticket.persons) or ticket.conversation
 
 
-def event_details(event: Run) -> dict[str, Any]:
-    """What the record of an action tells of the event that it belongs to."""
-    facts = event.details or {}
-    return {name: facts[name] for name in REPEATED if name in facts}
+def event_of(s: Semel, ticket: Ticket, run: Run) -> SupportEvent:
+    """A message as its actions know it, once its own record was told what they repeat."""
+    facts = run.details or {}
+    repeated: dict[str, Any] = {name: facts[name] for name in REPEATED if name in facts}
+    hashed = SubjectHash(s.ledger.steps.subject(customer_of(s, ticket)))
+    return SupportEvent(ticket, hashed, run.claim, repeated)
 
 
-def audit_entry(action: SupportAction, result: str) -> AuditEntry:
+def audit_entry(action: SupportAction, event: SupportEvent, result: str) -> AuditEntry:
     """An action as the audit tells of it: what was written to the customer is not repeated."""
     about = {"to": action.to, **action.why}
-    return AuditEntry(action.conversation, action.kind, action.key, about, result, action.person)
+    return AuditEntry(event.ticket.conversation, action.kind, action.key, about, result, event.person)
 
 
 def error_name(error: Exception) -> str:

@@ -6,8 +6,8 @@ import msgspec
 from fastapi import APIRouter, HTTPException, Query
 
 from semel.apps.support.app import Support
+from semel.apps.tables import SUPPORT_AUDIT, SUPPORT_STATE
 from semel.state.journal import Entry
-from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_STATE
 
 
 def router(app: Support) -> APIRouter:

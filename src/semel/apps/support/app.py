@@ -10,7 +10,7 @@ from semel import errors
 from semel.apps.application import check_shared
 from semel.apps.client import RequestRefused
 from semel.apps.settings import naming
-from semel.apps.support.acting import ActionRunner, Audit, audit_entry, customer_of, event_details
+from semel.apps.support.acting import ActionRunner, Audit, SupportEvent, audit_entry, customer_of, event_of
 from semel.apps.support.conversation import AutoReply, Conversation, PendingFlow
 from semel.apps.support.helpdesk import ActionKind, SupportAction, open_helpdesk
 from semel.apps.support.lookup import lookup
@@ -18,6 +18,7 @@ from semel.apps.support.planning import AutomationMode, Planner, ReplyPlan
 from semel.apps.support.replies import templates, written
 from semel.apps.support.settings import Settings, check, check_token, function
 from semel.apps.support.ticket import Ticket, iso, ticket_of
+from semel.apps.tables import SUPPORT_EVENTS, SUPPORT_STATE
 from semel.connect import Semel
 from semel.core.lifecycle import Status
 from semel.core.policy import Options
@@ -26,7 +27,6 @@ from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Bearer, Ingress, Notice, Provider
 from semel.redact import Redactor
 from semel.state.transaction import Transaction
-from semel.tables.seeds import SUPPORT_EVENTS, SUPPORT_STATE
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -140,27 +140,29 @@ class Support:
         """Decide about a message, act, and write down what came of it; each of these once."""
         run, ticket, mode = current_run(), msgspec.convert(message.body, Ticket), self._mode()
         self.handled.append(ticket.conversation)
-        run.note(**self._facts(ticket, mode, message))
-        plan = self._planned(ticket, mode)
+        facts = self._facts(ticket, mode, message)
+        run.note(**facts)
+        event = event_of(self.s, ticket, run)
+        plan = self._planned(event, mode)
         run.note(intent=plan.intent)
         for action in self._routing(ticket, plan):
-            self._actor.do(action)
+            self._actor.do(action, event)
         reply = self._reply(ticket, plan)
-        refused = plan.refused if plan.reply is None else self._answered(ticket, reply, plan)
+        refused = plan.refused if plan.reply is None else self._answered(event, reply, plan)
         team = self.settings.human_team if refused == IN_DOUBT else plan.team
-        handled = Handled(mode.name, plan.intent, team, None if refused else plan.reply, refused)
+        handled = Handled(facts["mode"], plan.intent, team, None if refused else plan.reply, refused)
         with self.s.transaction() as tx:
             tx.ledger.complete(run, handled)
-            self._remember(tx, ticket, plan, handled)
+            self._remember(tx, event, plan, handled)
             if refused:
-                self._audit.record(audit_entry(reply, f"fail: {refused}"), tx)
+                self._audit.record(audit_entry(reply, event, f"fail: {refused}"), tx)
         return handled
 
     def _mode(self) -> AutomationMode:
         """How the kill switches stand at this moment."""
-        turned = {name: switch.on for name, switch in self.s.switches.list().items()}
-        enabled = turned.get("automation_enabled", self.settings.automation_enabled)
-        return AutomationMode(turned.get("safe_mode", False), enabled)
+        switches, enabled = self.s.switches.list(), self.settings.automation_enabled
+        safe, automation = switches.get("safe_mode"), switches.get("automation_enabled")
+        return AutomationMode(safe is not None and safe.on, enabled if automation is None else automation.on)
 
     def _facts(self, ticket: Ticket, mode: AutomationMode, message: Message) -> dict[str, Any]:
         """What the event's record tells besides what the ledger knows."""
@@ -176,21 +178,20 @@ class Support:
         }
         return facts if ticket.message is None else facts | {"source_message_id": ticket.message}
 
-    def _planned(self, ticket: Ticket, mode: AutomationMode) -> ReplyPlan:
+    def _planned(self, event: SupportEvent, mode: AutomationMode) -> ReplyPlan:
         """The plan for a message: the same at every attempt, whatever has changed since the first."""
-        event = event_details(current_run())
 
         def plan() -> ReplyPlan:
-            current_run().note(**event)
-            found = self._states.get(ticket.conversation)
+            current_run().note(**event.repeated)
+            found = self._states.get(event.ticket.conversation)
             state = Conversation() if found is None else found.value
-            return self._planner.plan(ticket, state, mode, self.s.clock.now())
+            return self._planner.plan(event, state, mode, self.s.clock.now())
 
         return self.s.once.step("decide", plan)
 
-    def _remember(self, tx: Transaction, ticket: Ticket, plan: ReplyPlan, handled: Handled) -> None:
+    def _remember(self, tx: Transaction, event: SupportEvent, plan: ReplyPlan, handled: Handled) -> None:
         """The conversation after this message; a flow is pending only where something was asked for."""
-        now = iso(self.s.clock.now())
+        now, ticket = iso(self.s.clock.now()), event.ticket
         fields: dict[str, Any] = {
             "last_processed_at": now,
             "last_processed_message_id": ticket.message,
@@ -206,13 +207,8 @@ class Support:
             if plan.awaits:
                 fields["pending_flow"] = PendingFlow(plan.awaits, now, plan.asked)
                 ends = {"pending_flow": self.settings.flow_ttl}
-        states = tx.documents.on(SUPPORT_STATE).of(Conversation)
-        states.change(
-            ticket.conversation,
-            fields,
-            ends=ends,
-            ttl=self.settings.state_ttl,
-            subject=customer_of(self.s, ticket),
+        tx.documents.on(SUPPORT_STATE).change(
+            ticket.conversation, fields, ends=ends, ttl=self.settings.state_ttl, subject=event.person
         )
 
     # Actions
@@ -221,16 +217,16 @@ class Support:
         why = {"intent": plan.intent, "confidence": plan.confidence, "risk_flags": plan.risk_flags}
         if self.settings.excerpt:
             why["excerpt"] = self.redactor.excerpt(ticket.text)
-        tags = [self._action(ticket, "tag", ("rp_tag", tag), to=tag) for tag in plan.tags]
-        return [*tags, self._action(ticket, "route", ("rp_assign", plan.team), to=plan.team, why=why)]
+        tags = [_action(ticket, "tag", ("rp_tag", tag), to=tag) for tag in plan.tags]
+        return [*tags, _action(ticket, "route", ("rp_assign", plan.team), to=plan.team, why=why)]
 
     def _reply(self, ticket: Ticket, plan: ReplyPlan) -> SupportAction:
         """The reply that was planned; one that was refused is named all the same."""
         template = self._templates.get(plan.reply or "", "")
         text = written(template, plan.ending, plan.order)
-        return self._action(ticket, "auto_reply", ("rp_reply",), to=plan.reply or "", text=text)
+        return _action(ticket, "auto_reply", ("rp_reply",), to=plan.reply or "", text=text)
 
-    def _answered(self, ticket: Ticket, reply: SupportAction, plan: ReplyPlan) -> str:
+    def _answered(self, event: SupportEvent, reply: SupportAction, plan: ReplyPlan) -> str:
         """Send the reply; why not, where it was not sent."""
         # Asked once more: what was done so far may have taken long enough for somebody to turn a switch.
         stops = self._mode().stops or self._lacks(plan.reply)
@@ -239,29 +235,26 @@ class Support:
             record = self.s.ledger.get(reply.key)
             if record is None or record.status not in BEGUN:
                 return stops
-            return "" if record.status is Status.COMPLETED else self._in_doubt(ticket, plan)
+            return "" if record.status is Status.COMPLETED else self._in_doubt(event, plan)
         try:
-            self._actor.do(reply)
+            self._actor.do(reply, event)
         except errors.OutcomeUnknown:
-            return self._in_doubt(ticket, plan)
+            return self._in_doubt(event, plan)
         return ""
 
     def _lacks(self, reply: str | None) -> str:
         """That there is no such template: a rule made it up, or it was there at the first attempt."""
         return "" if reply in self._templates else f"there is no template {reply}"
 
-    def _in_doubt(self, ticket: Ticket, plan: ReplyPlan) -> str:
+    def _in_doubt(self, event: SupportEvent, plan: ReplyPlan) -> str:
         why = {"intent": plan.intent, "because": "nobody knows whether a reply was sent"}
         team = self.settings.human_team
-        self._actor.do(self._action(ticket, "escalate", ("rp_assign", team), to=team, why=why))
+        escalation = _action(event.ticket, "escalate", ("rp_assign", team), to=team, why=why)
+        self._actor.do(escalation, event)
         return IN_DOUBT
 
-    def _action(self, ticket: Ticket, kind: ActionKind, names: tuple[str, ...], **more: Any) -> SupportAction:
-        """An action on a message, under a key of its own."""
-        return SupportAction(
-            kind=kind,
-            key=str(ticket.action(*names)),
-            conversation=ticket.conversation,
-            person=customer_of(self.s, ticket),
-            **more,
-        )
+
+def _action(ticket: Ticket, kind: ActionKind, names: tuple[str, ...], **more: Any) -> SupportAction:
+    """An action on a message, under a key of its own."""
+    key = str(ticket.action(*names))
+    return SupportAction(kind=kind, key=key, conversation=ticket.conversation, **more)

@@ -23,8 +23,6 @@ class SupportAction(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     why: dict[str, Any] = {}
     """What the audit tells of it besides."""
-    person: str
-    """Whom it is about."""
 
 
 class Helpdesk(Protocol):

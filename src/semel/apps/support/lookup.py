@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from semel.apps.support.acting import Audit, AuditEntry, customer_of, error_name, event_details
+from semel.apps.support.acting import Audit, AuditEntry, SupportEvent, error_name
 from semel.apps.support.orders import Order, Shopify
 from semel.apps.support.planning import ending_of
 from semel.apps.support.settings import Settings, function
-from semel.apps.support.ticket import Ticket
 from semel.connect import Semel
+from semel.core.commands import Raised
+from semel.core.events import name_of
 from semel.core.keys import Key
 from semel.core.running import current_run
+from semel.once import Block
 
 Asks: TypeAlias = Callable[[str, str], Order | None]
 """Finds an order by its number, if it was placed with this e-mail address."""
@@ -21,37 +23,36 @@ class Lookup:
 
     def __init__(self, s: Semel, asks: Asks, audit: Audit, every: float) -> None:
         self._s, self._asks, self._audit, self._every = s, asks, audit, every
+        self._once = s.once.about(name_of(self._find))
+        self._blocks: dict[float, Block] = {}
+        """How a question is protected, by the lease of the event that asks."""
 
-    def find(self, ticket: Ticket, number: str) -> Order | None:
+    def find(self, event: SupportEvent, number: str) -> Order | None:
         """The order of this number, if it is the customer's."""
-        asking = current_run()
-        details = event_details(asking)
+        lease = min(event.claim.lease, self._every / 2)
+        block = self._blocks.get(lease)
+        if block is None:
+            block = self._blocks[lease] = self._once.block(
+                lease=lease, ttl=self._every, horizon=self._every, returns=Order | None
+            )
+        about = self._s.digest(number).sha256[:32]
+        key = Key("act", "shopify_lookup", event.ticket.conversation, about)
+        done = block.run(key, None, self._find, event, number, subject=event.person)
+        if isinstance(done, Raised):
+            raise done.error
+        order: Order | None = done.value
+        return order
 
-        @self._s.once(
-            key=self._key,
-            subject="{person}",
-            fingerprint=None,
-            lease=min(asking.claim.lease, self._every / 2),
-            ttl=self._every,
-            horizon=self._every,
-        )
-        def find(conversation: str, number: str, email: str, person: str) -> Order | None:
-            current_run().note(**details)
-            return self._find(conversation, number, email, person)
-
-        return find(ticket.conversation, number, ticket.email, customer_of(self._s, ticket))
-
-    def _key(self, conversation: str, number: str, email: str, person: str) -> Key:
-        return Key("act", "shopify_lookup", conversation, self._s.digest(number).sha256[:32])
-
-    def _find(self, conversation: str, number: str, email: str, person: str) -> Order | None:
+    def _find(self, event: SupportEvent, number: str) -> Order | None:
         run, about = current_run(), {"order": f"***{ending_of(number)}"}
+        run.note(**event.repeated)
 
         def entry(result: str) -> AuditEntry:
-            return AuditEntry(conversation, "order_lookup", run.key, about, result, person)
+            conversation = event.ticket.conversation
+            return AuditEntry(conversation, "order_lookup", run.key, about, result, event.person)
 
         try:
-            order = self._asks(number, email)
+            order = self._asks(number, event.ticket.email)
         except Exception as error:
             self._audit.record(entry(f"fail: {error_name(error)}"))
             raise

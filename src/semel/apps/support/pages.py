@@ -6,6 +6,7 @@ from typing import Any, Final
 from semel.apps.payloads import seconds_of
 from semel.apps.support.app import Support
 from semel.apps.support.conversation import Conversation
+from semel.apps.tables import SUPPORT_AUDIT, SUPPORT_STATE
 from semel.core.lifecycle import Status
 from semel.ops.blocks import (
     AppPage,
@@ -21,7 +22,6 @@ from semel.ops.blocks import (
 )
 from semel.ops.model import Search
 from semel.state.documents import Document
-from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_STATE
 
 # So many events are looked at for the conversations that they belong to, and so many of these are listed.
 LOOKED_AT: Final = 200

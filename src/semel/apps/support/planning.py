@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from semel.apps.support.acting import SupportEvent
 from semel.apps.support.conversation import Conversation
 from semel.apps.support.orders import Order
 from semel.apps.support.rules import NEED_ORDER_NUMBER, Decision, ask_for_number
@@ -12,7 +13,7 @@ from semel.apps.support.settings import Settings
 from semel.apps.support.ticket import Ticket
 
 Decide: TypeAlias = Callable[[Ticket, Conversation], Decision]
-Find: TypeAlias = Callable[[Ticket, str], Order | None]
+Find: TypeAlias = Callable[[SupportEvent, str], Order | None]
 
 # Of a number with no more digits than these, the ending would be all of it.
 LAST_DIGITS = 4
@@ -62,9 +63,9 @@ class Planner:
     def __init__(self, settings: Settings, decide: Decide, find: Find | None) -> None:
         self._settings, self._decide, self._find = settings, decide, find
 
-    def plan(self, ticket: Ticket, state: Conversation, mode: AutomationMode, now: float) -> ReplyPlan:
+    def plan(self, event: SupportEvent, state: Conversation, mode: AutomationMode, now: float) -> ReplyPlan:
         """What to do about a message, as the conversation stands."""
-        decision = self._decide(ticket, state)
+        decision = self._decide(event.ticket, state)
         if mode.stops:
             wanted = decision.reply is not None
             return _plan(decision, state, reply=None, awaits="", refused=mode.stops if wanted else "")
@@ -73,7 +74,7 @@ class Planner:
         if self._find is None:
             return self._left_to_a_person(_plan(decision, state), "nobody can look orders up")
         ending = ending_of(decision.order)
-        order = self._find(ticket, decision.order)
+        order = self._find(event, decision.order)
         if order is None:
             decision = ask_for_number(decision, state.awaits(NEED_ORDER_NUMBER), "order_not_found")
         return self._checked(_plan(decision, state, ending=ending, order=order), state, now)

@@ -9,16 +9,13 @@ import msgspec
 from semel.core.connections import ANSWER_SECONDS, timeout_of
 from semel.core.runtime import masked
 from semel.errors import InvalidOption
-from semel.stores.dynamodb.layout import is_title
-from semel.stores.dynamodb.read_first import ReadFirst
-from semel.tables import LEDGER, OWN, Table
-from semel.tables.powertools import POWERTOOLS
-from semel.tables.seeds import TABLES
+from semel.stores.dynamodb.items import is_title
+from semel.stores.dynamodb.steps import ReadFirst
+from semel.tables import LEDGER, Table, known
+from semel.tables.mapping import asked
 
 EXAMPLE = "dynamodb://eu-north-1/my-table?endpoint=http://127.0.0.1:8000"
 
-KNOWN = {table.name: table for table in (*OWN, *TABLES, POWERTOOLS)}
-LAYOUTS = {name: table for name, table in KNOWN.items() if table.holds is LEDGER}
 TRANSPORTS = ("wire", "botocore")
 
 
@@ -93,20 +90,31 @@ def with_titles(url: str, titles: Mapping[str, str]) -> str:
 
 
 def _titles(url: str, options: Mapping[str, str]) -> dict[str, str]:
-    """The names that the option `tables` gives: `journal:my-journal,household-messages:homeops-messages`."""
-    titles: dict[str, str] = {}
-    for pair in filter(None, options.get("tables", "").split(",")):
-        name, _, title = pair.partition(":")
-        titles[_word(url, "tables", name, tuple(KNOWN))] = title
-    return titles
+    """Return the names that the option `tables` gives: `journal:my-journal,household-messages:homeops`."""
+    pairs = [pair.partition(":") for pair in options.get("tables", "").split(",") if pair]
+    return {_known(url, "tables", name).name: title for name, _, title in pairs}
+
+
+def _known(url: str, option: str, name: str) -> Table:
+    """Return the table of a name, which as `layout` has to be one that holds the ledger."""
+    for table in known():
+        if table.name == name and (option == "tables" or _is_layout(table)):
+            return table
+    names = [table.name for table in known() if option == "tables" or _is_layout(table)]
+    raise _wrong(url, f"{option}={name!r}: it is one of {', '.join(names)}")
+
+
+def _is_layout(table: Table) -> bool:
+    return table is not LEDGER and asked(table) is LEDGER
 
 
 def _tables(url: str, title: str, layout: str | None, titles: dict[str, str]) -> tuple[Table, ...]:
-    """The tables that a URL says something of; the ledger's comes last, and counts where two would be it."""
-    ledger = LEDGER if layout is None else LAYOUTS[_word(url, "layout", layout, tuple(LAYOUTS))]
-    if others := sorted((titles.keys() & LAYOUTS.keys()) - {ledger.name}):
+    """Return the tables that a URL names; the ledger's comes last, and is used where two would be it."""
+    ledger = LEDGER if layout is None else _known(url, "layout", layout)
+    tables = {name: _known(url, "tables", name) for name in titles}
+    if others := sorted(name for name, one in tables.items() if _is_layout(one) and name != ledger.name):
         raise _wrong(url, f"tables={others[0]}: the ledger is not kept in that one; add layout={others[0]}")
-    named = [_titled(url, KNOWN[name], one) for name, one in titles.items() if name != ledger.name]
+    named = [_titled(url, tables[name], one) for name, one in titles.items() if name != ledger.name]
     if title := titles.get(ledger.name) or title:
         named.append(_titled(url, ledger, title))
     elif layout is not None:

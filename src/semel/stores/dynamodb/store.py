@@ -6,24 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 from semel.aws.errors import ServiceError
 from semel.aws.time import ENOUGH
-from semel.aws.transport import Transport
+from semel.aws.wire import Transport
 from semel.core.clock import Clock
-from semel.core.commands import Found, Stored, Time, Watch
+from semel.core.commands import Batch, Found, Stored, Time, Watch
 from semel.core.connections import PerLoop
-from semel.core.drive import run_async, run_sync
 from semel.core.runtime import FORKING
 from semel.core.threads import SignalSafeLock
 from semel.errors import NotPermitted, SemelError, StoreClosed, TableMissing, UsageError
 from semel.model import ScanCost, TableSize
 from semel.stores.dynamodb.address import DynamoAddress, parse
-from semel.stores.dynamodb.errors import ErrorTranslator
-from semel.stores.dynamodb.interpreter import Concurrently, DynamoOperations, DynamoStep, DynamoSteps
-from semel.stores.dynamodb.plan import DynamoPlan
-from semel.stores.dynamodb.read_first import ReadFirst, RefusalRate
-from semel.stores.dynamodb.time import Timekeeper
+from semel.stores.dynamodb.requests import TableRequests
+from semel.stores.dynamodb.service import UNKNOWN_COST, ErrorTranslator, Timekeeper, scan_cost, table_size
+from semel.stores.dynamodb.steps import DynamoOperations, DynamoSteps, ReadFirst, Trip, batch_reply
 from semel.stores.shared import Plans, place_named, tables_of, wake
 from semel.stores.waiting import KeyWatchers
-from semel.tables import LEDGER, Form, Table
+from semel.tables import LEDGER, Table
+from semel.tables.mapping import Form, asked
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,8 +38,8 @@ AT_ONCE = 16
 class DynamoDBStore:
     """Items in DynamoDB, for any number of machines.
 
-    The transport is semel's own wire, or a boto3 client of yours given as `client`. `tables` says where a
-    table of the rules is kept instead of in one of semel's own: in `POWERTOOLS`, say, or in one of yours.
+    The transport is semel's own wire, or a boto3 client of yours given as `client`. `tables` are those that
+    are kept elsewhere than in semel's own: under another name, or in a `TableMapping` such as `POWERTOOLS`.
     """
 
     def __init__(
@@ -60,16 +58,18 @@ class DynamoDBStore:
         self.overflow = overflow
         self._env = env
         self._clock = clock or Clock()
-        kept = {name: table for table in tables for name in (table.name, (table.holds or table).name)}
-        self._plans = Plans(lambda table: DynamoPlan(table, kept.get(table.name, table), env))
-        self._plan = self._plans.of
+        kept = {name: table for table in tables for name in (table.name, asked(table).name)}
+        self._requests = Plans(lambda table: TableRequests(table, kept.get(table.name, table), env))
+        self._requests_of = self._requests.of
+        # Which tables were found, by their names in DynamoDB and by those that commands use.
         self._open: set[str] = set()
+        self._ready: set[str] = set()
         self._closed = False
         self._errors = ErrorTranslator(url, env)
-        self._plan(LEDGER)
+        self._ledger = self._requests_of(LEDGER)
         self._transport = transport or _transport(client, self._clock)
         self._time = Timekeeper(self._transport.time, self._clock, margin)
-        self._operations = DynamoOperations(self._transport, self._time, self._plan, RefusalRate(read_first))
+        self._operations = DynamoOperations(self._time, self._requests_of, read_first)
         self._own_overflow: Any = None
         self.reset_after_fork()
         FORKING.add(self)
@@ -83,7 +83,7 @@ class DynamoDBStore:
         self._aopening: PerLoop[asyncio.Lock] = PerLoop(_lock, _nothing, lambda _: None)
 
     def __repr__(self) -> str:
-        return f"<DynamoDBStore {self._plan(LEDGER).layout.title}>"
+        return f"<DynamoDBStore {self._ledger.title}>"
 
     @classmethod
     def from_url(cls, url: str, *, env: str, clock: Clock) -> "DynamoDBStore":
@@ -110,12 +110,12 @@ class DynamoDBStore:
     @property
     def plain_results(self) -> bool:
         """Whether others read the results too, as JSON in a text; such are not compressed."""
-        return self._plan(LEDGER).layout.fields["result"].form is Form.JSON
+        return self._ledger.format.fields["result"].form is Form.JSON
 
     @property
     def spreads_details(self) -> bool:
         """Whether a record's details stand in attributes of their own, which others read too."""
-        return self._plan(LEDGER).layout.spreads("details")
+        return self._ledger.format.spreads("details")
 
     @property
     def room(self) -> int:
@@ -124,76 +124,83 @@ class DynamoDBStore:
 
     # The ways to ask
 
-    def execute(self, command: Stored) -> Any:
-        """Carry the command out and answer it."""
-        if self._shut(command):
+    def execute(self, command: Any) -> Any:
+        """Execute the command, and return its reply."""
+        kind = type(command)
+        if self._looks_first(command) and self._shut(command):
             self._open_up(command)
-        if type(command) is Watch:
+        if kind is Watch:
             return self._watchers.watch(
                 place_named(command), command.seconds, lambda: self._run(self._operations.get(command))
             )
-        reply = self._run(self._operations.by_command[type(command)](command))
-        wake(self._watchers, command, reply)
+        if kind is Batch:
+            reply = batch_reply(self._side_by_side(command))
+        else:
+            reply = self._run(self._operations.by_command[kind](command))
+        if self._watchers.watches or self._watchers.async_watches:
+            wake(self._watchers, command, reply)
         return reply
 
     def at_once(self, command: Stored) -> Any | None:
-        """What time it is, where that is known; every other answer takes a round trip."""
+        """Return what time it is, where that is known; every other reply takes a round trip."""
         if type(command) is not Time or self._closed or self._time.doubtful():
             return None
         return self._run(self._operations.time(command))
 
-    async def aexecute(self, command: Stored) -> Any:
-        """Carry the command out in this task and answer it."""
-        if self._shut(command):
+    async def aexecute(self, command: Any) -> Any:
+        """Execute the command in this task, and return its reply."""
+        kind = type(command)
+        if self._looks_first(command) and self._shut(command):
             await self._aopen_up(command)
-        if type(command) is Watch:
+        if kind is Watch:
 
             async def look() -> Found:
                 found: Found = await self._arun(self._operations.get(command))
                 return found
 
             return await self._watchers.awatch(place_named(command), command.seconds, look)
-        reply = await self._arun(self._operations.by_command[type(command)](command))
-        wake(self._watchers, command, reply)
+        if kind is Batch:
+            reply = batch_reply(await self._aside_by_side(command))
+        else:
+            reply = await self._arun(self._operations.by_command[kind](command))
+        if self._watchers.watches or self._watchers.async_watches:
+            wake(self._watchers, command, reply)
         return reply
 
     def reap(self, limit: int = 500) -> int:
         """Remove up to so many expired items of the tables in use; DynamoDB does that by itself, for free."""
-        plans = {plan.title: plan for plan in self._plans if plan.title in self._open}
+        used = {requests.title: requests for requests in self._requests if requests.title in self._open}
         reaped = 0
-        for plan in plans.values():
-            reaped += self._run(self._operations.reap(plan, limit - reaped)) if reaped < limit else 0
+        for requests in used.values():
+            reaped += self._run(self._operations.reap(requests, limit - reaped)) if reaped < limit else 0
         return reaped
 
     def scan_cost(self, table: Table) -> ScanCost:
-        """What it takes to read a whole table, as DynamoDB last counted it."""
-        from semel.stores.dynamodb.prices import UNKNOWN_COST, scan_cost
-
+        """Return what it takes to read a whole table, as DynamoDB last counted it."""
         try:
-            described = self._run(self._operations.described(self._plan(table)))
+            described = self._run(self._operations.describe(self._requests_of(table)))
         except NotPermitted:
             return UNKNOWN_COST
         return scan_cost(described["Table"])
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:
-        """The sizes of the tables that are there, as DynamoDB last counted them."""
-        from semel.stores.dynamodb.prices import table_size
-
+        """Return the sizes of the tables that are there, as DynamoDB last counted them."""
         sizes = []
         for table in tables:
             with suppress(TableMissing):
-                described = self._run(self._operations.described(self._plan(table)))
+                described = self._run(self._operations.describe(self._requests_of(table)))
                 sizes.append(table_size(table.name, described["Table"]))
         return sizes
 
     async def leave(self) -> None:
-        """Let go of the running loop's connections."""
+        """Close the running loop's connections."""
         await self._aopening.leave()
         await self._transport.leave()
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         self._closed = True
+        self._ready.clear()
         for workers in self._workers:
             workers.stop()
         self._transport.close()
@@ -203,114 +210,136 @@ class DynamoDBStore:
 
     # Tables
 
-    def _shut(self, command: Any) -> list[DynamoPlan]:
-        """The tables of a command that have to be looked at before it."""
+    def _looks_first(self, command: Any) -> bool:
+        """Return whether there may be a table to look at before a command: `_shut` says which."""
+        table = getattr(command, "table", None)
+        return table is None or table.name not in self._ready or self._time.doubtful()
+
+    def _shut(self, command: Any) -> list[TableRequests]:
+        """Return the tables of a command that have to be looked at before it."""
         if self._closed:
             raise StoreClosed("the store was closed")
         if type(command) is Time:
-            return [self._some_plan()] if self._time.doubtful() else []
-        plans = [self._plan(table) for table in tables_of(command)]
-        shut = [plan for plan in plans if plan.title not in self._open]
-        return shut or (plans[:1] if self._time.doubtful() else [])
+            return [self._some_table()] if self._time.doubtful() else []
+        tables = [self._requests_of(table) for table in tables_of(command)]
+        shut = [requests for requests in tables if requests.title not in self._open]
+        self._ready |= {requests.table.name for requests in tables if requests not in shut}
+        return shut or (tables[:1] if self._time.doubtful() else [])
 
-    def _some_plan(self) -> DynamoPlan:
-        """A table to hear the time from: one that is in use, or else the ledger, even if there is none."""
-        used = [plan for plan in self._plans if plan.title in self._open]
-        return used[0] if used else self._plan(LEDGER)
+    def _some_table(self) -> TableRequests:
+        """Return a table to hear the time from: one that is in use, or the ledger, even if there is none."""
+        used = [requests for requests in self._requests if requests.title in self._open]
+        return used[0] if used else self._ledger
 
-    def _look(self, command: Any, plan: DynamoPlan) -> DynamoSteps[bool]:
+    def _look(self, command: Any, requests: TableRequests) -> DynamoSteps[bool]:
         look = self._operations.ask_time if type(command) is Time else self._operations.open
-        return look(plan, self._env)
+        return look(requests, self._env)
 
     def _open_up(self, command: Any) -> None:
         with self._opening:
             for _ in range(ENOUGH):  # a time that contradicts what was known is confirmed, or refuted
-                for plan in self._shut(command):
-                    self._looked_at(plan, self._run(self._look(command, plan)))
+                for requests in self._shut(command):
+                    self._looked_at(requests, self._run(self._look(command, requests)))
 
     async def _aopen_up(self, command: Any) -> None:
         async with self._aopening.here():
             for _ in range(ENOUGH):
-                for plan in self._shut(command):
-                    self._looked_at(plan, await self._arun(self._look(command, plan)))
+                for requests in self._shut(command):
+                    self._looked_at(requests, await self._arun(self._look(command, requests)))
 
-    def _looked_at(self, plan: DynamoPlan, seen: bool) -> None:
+    def _looked_at(self, requests: TableRequests, seen: bool) -> None:
         if seen:
-            self._open.add(plan.title)
+            self._open.add(requests.title)
         self._time.settle()
 
     # Running steps, for threads and for tasks
 
     def _run(self, steps: DynamoSteps[Any]) -> Any:
+        trip: Trip | None = None
+        call = self._transport.call
         try:
-            return run_sync(steps, self._perform)
+            trip = next(steps)
+            while True:
+                try:
+                    response = call(trip.operation, trip.request, write=trip.write)
+                except Exception as error:  # noqa: BLE001 - the steps decide
+                    trip = steps.throw(error)
+                else:
+                    trip = steps.send(response)
+        except StopIteration as end:
+            return end.value
         except (ServiceError, UnicodeEncodeError) as error:
-            raise self._translated(error) from error
+            raise self._translated(error, trip) from error
 
     async def _arun(self, steps: DynamoSteps[Any]) -> Any:
+        trip: Trip | None = None
+        call = self._transport.acall
         try:
-            return await run_async(steps, self._aperform)
+            trip = next(steps)
+            while True:
+                try:
+                    response = await call(trip.operation, trip.request, write=trip.write)
+                except Exception as error:  # noqa: BLE001 - the steps decide
+                    trip = steps.throw(error)
+                else:
+                    trip = steps.send(response)
+        except StopIteration as end:
+            return end.value
         except (ServiceError, UnicodeEncodeError) as error:
-            raise self._translated(error) from error
+            raise self._translated(error, trip) from error
 
-    def _perform(self, step: DynamoStep) -> Any:
-        if not isinstance(step, Concurrently):
-            return self._transport.perform(step)
-        if len(step.rows) < 2:
-            return [self._row(row) for row in step.rows]
+    def _side_by_side(self, command: Batch) -> list[list[tuple[int, Any]]]:
+        """Return what came of each row of a batch, up to its first error."""
+        rows = self._operations.rows(command)
+        if len(rows) < 2:
+            return list(map(self._row, rows))
         if self._closed:
             raise StoreClosed("the store was closed")
-        return self._threads().map(self._row, step.rows)
-
-    def _threads(self) -> "WorkerThreads":
-        from semel.stores.workers import WorkerThreads
-
         if not self._workers:
+            from semel.stores.workers import WorkerThreads
+
             # Two threads may each add some; the first are used, and others are never started.
             self._workers.append(WorkerThreads(AT_ONCE, "semel-dynamodb"))
-        return self._workers[0]
+        return self._workers[0].map(self._row, rows)
 
-    async def _aperform(self, step: DynamoStep) -> Any:
-        if not isinstance(step, Concurrently):
-            return await self._transport.aperform(step)
+    async def _aside_by_side(self, command: Batch) -> list[list[tuple[int, Any]]]:
         import asyncio
 
-        rows = iter(enumerate(step.rows))
-        answers: list[list[Any]] = [[] for _ in step.rows]
+        rows = self._operations.rows(command)
+        waiting, answers = iter(enumerate(rows)), [list[Any]() for _ in rows]
 
         async def work() -> None:
-            for place, row in rows:
-                answers[place] = await self._arow(row)
+            for number, row in waiting:
+                answers[number] = await self._arow(row)
 
-        await asyncio.gather(*(work() for _ in range(min(AT_ONCE, len(answers)))))
+        await asyncio.gather(*(work() for _ in range(min(AT_ONCE, len(rows)))))
         return answers
 
-    def _row(self, row: list[DynamoSteps[Any]]) -> list[Any]:
-        """What came of steps that are run one after another in this thread, up to the first error."""
-        answers: list[Any] = []
+    def _row(self, row: list[tuple[int, DynamoSteps[Any]]]) -> list[tuple[int, Any]]:
+        answers: list[tuple[int, Any]] = []
         try:
-            answers.extend(map(self._run, row))
+            answers.extend((place, self._run(steps)) for place, steps in row)
         except SemelError as error:
-            answers.append(error)
+            answers.append((-1, error))
         return answers
 
-    async def _arow(self, row: list[DynamoSteps[Any]]) -> list[Any]:
-        """What came of steps that are run one after another in this task, up to the first error."""
-        answers: list[Any] = []
+    async def _arow(self, row: list[tuple[int, DynamoSteps[Any]]]) -> list[tuple[int, Any]]:
+        answers: list[tuple[int, Any]] = []
         try:
-            for steps in row:
-                answers.append(await self._arun(steps))  # noqa: PERF401 - one by one
+            for place, steps in row:
+                answers.append((place, await self._arun(steps)))
         except SemelError as error:
-            answers.append(error)
+            answers.append((-1, error))
         return answers
 
-    def _translated(self, error: ServiceError | UnicodeEncodeError) -> Exception:
+    def _translated(self, error: ServiceError | UnicodeEncodeError, trip: Trip | None) -> Exception:
         if isinstance(error, UnicodeEncodeError):
             return UsageError(f"text with half a character in it cannot be written: {error.object!r:.80}")
-        request = error.request
-        titles = request.title.split(", ")
-        tables = [plan.table for plan in self._plans if plan.title in titles]
-        return self._errors.translated(error, request.operation, request.title, tables)
+        if trip is None:
+            return error
+        titles = trip.title.split(", ")
+        tables = [requests.table for requests in self._requests if requests.title in titles]
+        return self._errors.translated(error, trip.operation, trip.title, tables)
 
 
 def _transport(client: Any, clock: Clock) -> Transport:
@@ -336,9 +365,8 @@ def transport_of(address: DynamoAddress, clock: Clock) -> Transport:
 
 def _botocore(client: Any, clock: Clock) -> Transport:
     """The transport of a client that is ours."""
-    from semel.aws.boto import BotoWire
-    from semel.aws.endpoint import ServiceEndpoint
-    from semel.aws.mocked import Mock
+    from semel.aws.boto import BotoWire, Mock
+    from semel.aws.environment import ServiceEndpoint
     from semel.aws.time import ServiceTime
 
     time, place = ServiceTime(clock), ServiceEndpoint.from_url(client.meta.endpoint_url)

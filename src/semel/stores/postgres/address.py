@@ -1,5 +1,6 @@
-"""Where the database is, and how it is connected to: the URL as its user wrote it, read once."""
+"""Where the database is: its URL, read once; and what the errors of its driver mean, translated once."""
 
+import re
 from math import ceil
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -8,27 +9,29 @@ import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from semel import errors
 from semel.core.connections import ANSWER_SECONDS, timeout_of
 from semel.core.runtime import Concealed
 from semel.errors import InvalidOption
-from semel.stores.postgres.connection import AsyncPostgresConnection, PostgresConnection
+from semel.stores.postgres.interpreter import ConditionFailed, RoundTrip, TransactionConflict
+from semel.stores.sql import PREFIX
 
 SCHEMES = ("postgresql://", "postgres://")
 FORM = "postgresql://user:password@host:5432/database, with options such as ?sslmode=require&pool_size=10"
 
-# As many threads or tasks as may be at the server at the same moment; a claim takes less than a millisecond.
+# How many threads or tasks may use the server at the same moment; a claim takes less than a millisecond.
 POOL_SIZE = 10
-# Besides those, so many are kept for renewals of leases: callers that wait for a lock may hold all others.
+# Besides those, for renewals of leases: callers that wait for a lock may hold all others.
 RENEWAL_POOL_SIZE = 4
-# A renewal whose row is locked gives way to those of others, and is tried again while there is lease left.
+# A renewal whose row is locked makes room for others, and is retried while the lease lasts.
 RENEWAL_SESSION = "-c lock_timeout=500ms {}"
-# After so many uses a statement is prepared.
+# After this many uses a statement is prepared.
 PREPARE_THRESHOLD = 5
 
 # A statement takes milliseconds: one that takes so long waits for a transaction that was left open. The
-# server gives it up before its answer is given up here, so that it is known not to be made. A session of ours
-# that has vanished in the middle of a transaction it ends after the same time. Under a stricter isolation, as
-# a role may have it by default, each of two writers who meet would begin anew.
+# server cancels it before the client stops waiting, so the client knows that it was not made. The server ends
+# a session that vanished in the middle of a transaction after the same time. Under a stricter isolation, as
+# a role may have it by default, one of two writers that meet must start over.
 SESSION = (
     "-c statement_timeout={0}ms -c idle_in_transaction_session_timeout={0}ms "
     "-c default_transaction_isolation=read\\ committed"
@@ -46,12 +49,6 @@ DEFAULTS: dict[str, Any] = {
 
 # A standby is behind its primary, and what it says of a key may be long out of date.
 WRITABLE = ("read-write", "primary")
-# A pooler makes up a number for the session, and the server has another one.
-INSPECT = b"SELECT pg_backend_pid(), pg_is_in_recovery()"
-
-# The driver prepares nothing by itself. What it has prepared it has the session forget after a ROLLBACK, and
-# in a pipeline that may come after it has prepared the next, which is then forgotten too. See `prepared`.
-NEVER = None
 
 
 class PostgresAddress(Concealed, msgspec.Struct, frozen=True):
@@ -71,7 +68,7 @@ class PostgresAddress(Concealed, msgspec.Struct, frozen=True):
 
     @classmethod
     def from_url(cls, url: str) -> "PostgresAddress":
-        """The address of a URL such as `postgresql://user:password@host/database?schema=semel`."""
+        """Return the address of a URL such as `postgresql://user:password@host/database?schema=semel`."""
         base, _, query = url.partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True))
         schema = options.pop("schema", None)
@@ -90,7 +87,7 @@ class PostgresAddress(Concealed, msgspec.Struct, frozen=True):
                 f"target_session_attrs=, or make it {' or '.join(WRITABLE)}"
             )
         prepare = None if threshold == "none" else int(threshold)
-        # Behind a pooler that gives out sessions by the transaction nothing may be asked of a session.
+        # Behind a pooler in transaction mode, nothing may be set in a session.
         session = {} if prepare is None else {"options": SESSION.format(int(timeout * SERVERS_SHARE * 1000))}
         limit = {"connect_timeout": connect_seconds(timeout)}
         return cls(
@@ -119,49 +116,16 @@ class PostgresAddress(Concealed, msgspec.Struct, frozen=True):
         return self.prepare_threshold is not None
 
     def for_renewals(self) -> "PostgresAddress":
-        """The same database, for renewals of leases alone."""
+        """Return the same database, for renewals of leases alone."""
         given = conninfo_to_dict(self.conninfo)
         if options := given.get("options"):  # else a pooler may refuse any
             given["options"] = RENEWAL_SESSION.format(options)
         size = min(self.pool_size, RENEWAL_POOL_SIZE)
         return msgspec.structs.replace(self, conninfo=make_conninfo("", **given), pool_size=size)
 
-    def connect(self) -> PostgresConnection:
-        """A connection on which every statement is a transaction of its own."""
-        connection = PostgresConnection.connect(self.conninfo, autocommit=True, prepare_threshold=NEVER)
-        connection.limit = self.timeout
-        try:
-            self._inspect(connection, connection.execute(INSPECT).fetchone())
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    async def aconnect(self) -> AsyncPostgresConnection:
-        """A connection for the running loop, on which every statement is a transaction of its own."""
-        connection = await AsyncPostgresConnection.connect(
-            self.conninfo, autocommit=True, prepare_threshold=NEVER
-        )
-        connection.limit = self.timeout
-        try:
-            self._inspect(connection, await (await connection.execute(INSPECT)).fetchone())
-        except BaseException:
-            await connection.close()
-            raise
-        return connection
-
-    def _inspect(
-        self, connection: PostgresConnection | AsyncPostgresConnection, row: tuple[int, bool] | None
-    ) -> None:
-        """Refuse a standby that stands behind a pooler, and note whether there is a pooler."""
-        pid, in_recovery = row or (0, False)
-        if in_recovery:
-            raise psycopg.errors.ReadOnlySqlTransaction("the server is in recovery")
-        connection.pooled = pid != connection.pgconn.backend_pid
-
 
 def connect_seconds(timeout: float) -> int:
-    """How long a connection is waited for under a limit: the driver takes whole seconds, and at least two."""
+    """Return how long to wait for a connection: the driver takes whole seconds, and at least two."""
     return max(ceil(timeout), 2)
 
 
@@ -170,7 +134,7 @@ def _counts(text: str) -> bool:
 
 
 def _given(url: str) -> dict[str, Any]:
-    """What libpq reads in a URL. It says what is wrong with one, and shows the URL, which has a password."""
+    """What libpq reads in a URL. Its error is shortened, since it shows the URL, which has a password."""
     try:
         if url.startswith(SCHEMES):
             return conninfo_to_dict(url.removesuffix("?"))
@@ -178,3 +142,138 @@ def _given(url: str) -> dict[str, Any]:
     except psycopg.ProgrammingError as error:
         problem = str(error).partition(":")[0]
     raise InvalidOption(f"not a PostgreSQL URL ({problem}); its form is {FORM}")
+
+
+# What the driver's errors mean
+
+# What a connection raises.
+DRIVER_ERRORS = (psycopg.Error, OSError)
+NO_EFFECT = RoundTrip([], commits=False)
+
+PROVISION = "run semel provision beside the service's semel.toml, or with its --url and its --env"
+TABLE = re.compile(rf'relation "(?:\w+\.)?{PREFIX}([\w-]+)" does not exist')
+STANDBY = (
+    "this server may only be read: name the primary, or all hosts of which one is, or see to the setting "
+    "default_transaction_read_only of the role"
+)
+CROWDED = (
+    "lower pool_size in the URLs of all who use it, put a pooler before it, or raise max_connections or the "
+    "role's limit"
+)
+POOLER = "behind a pooler that gives out sessions by the transaction, add prepare_threshold=none to the URL"
+CANCELLED = (
+    "the statement was cancelled, as after statement_timeout, which is set for the role or is most of "
+    "timeout= in the URL: is a transaction left open?"
+)
+STARTUP = (
+    "a pooler does not let the settings of a session through: add options to its ignore_startup_parameters, "
+    "or prepare_threshold=none to the URL"
+)
+
+# By the server's own code; those that are not here go by their first two characters.
+MEANINGS: dict[str, tuple[type[errors.SemelError], str]] = {
+    "3D000": (errors.TableMissing, "there is no such database: create it, or mend the URL"),
+    "3F000": (errors.TableMissing, f"there is no such schema: {PROVISION}"),
+    "42P01": (errors.TableMissing, f"a table is missing: {PROVISION}"),
+    "42703": (errors.WrongSchema, f"a column is missing: {PROVISION}"),
+    "42804": (errors.WrongSchema, "a column has another type than semel gave it"),
+    "42883": (errors.WrongSchema, "a column has another type than semel gave it, or the server is too old"),
+    "42501": (
+        errors.NotPermitted,
+        "the role needs USAGE on the schema, and SELECT, INSERT, UPDATE and DELETE",
+    ),
+    "28000": (
+        errors.NotPermitted,
+        "the server does not let this role in: see to its name and to pg_hba.conf",
+    ),
+    "28P01": (errors.NotPermitted, "the password is wrong: mend the URL, or PGPASSWORD"),
+    "25006": (errors.StoreUnavailable, STANDBY),
+    "25P02": (errors.UsageError, "the transaction has failed before: roll it back"),
+    "26000": (errors.StoreError, POOLER),
+    "42P05": (errors.StoreError, POOLER),
+    "40001": (TransactionConflict, "another transaction came in between"),
+    "40P01": (TransactionConflict, "two transactions were waiting for each other"),
+    "55P03": (errors.StoreUnavailable, "a lock could not be had: is a transaction left open?"),
+    "57014": (errors.StoreUnavailable, CANCELLED),
+    "53300": (errors.StoreUnavailable, f"it has as many connections as it may: {CROWDED}"),
+    "57P03": (errors.StoreUnavailable, "it is starting up, or shutting down: try again in a moment"),
+}
+CLASSES: dict[str, tuple[type[errors.SemelError], str]] = {
+    "22": (errors.UsageError, "PostgreSQL cannot keep this value"),
+    "23": (errors.UsageError, "PostgreSQL cannot keep this value"),
+    "53": (errors.StoreUnavailable, "the server has run out of room, memory or connections"),
+    "54": (errors.UsageError, "PostgreSQL cannot keep this value"),
+}
+LOST = errors.StoreUnavailable, "the connection was lost"
+UNNAMED = errors.StoreError, "it answered with an error"
+# After these the session is gone, and how far it came is unknown.
+LOST_CLASSES = ("08", "57P", "58", "25P03", "25P04")
+
+# What a refused write of a transaction fails with: its reply is no boolean. If another cause has this code,
+# the items are read, and nothing in them refuses.
+CONDITION_FAILED = "22P02"
+
+# If the server refuses a connection, the driver has only its words.
+REFUSALS = {
+    r"password authentication failed|no password supplied": "28P01",
+    r'pg_hba\.conf|permission denied for database|role ".*" (does not exist|is not permitted)': "28000",
+    r'database ".*" does not exist': "3D000",
+    r"too many (clients|connections)|remaining connection slots": "53300",
+    r"the database system is|not accepting connections": "57P03",
+    r"session is read-only|hot standby mode": "25006",
+}
+UNREACHED = "cannot be reached: see that it runs, and that host, port and firewall are right"
+SILENT = "{0} within {1:g} s; timeout= in the URL says how long is waited"
+
+
+class AnswerTimeout(psycopg.OperationalError):
+    """The server has been silent for too long; it may have done what was sent to it."""
+
+
+def unreachable(error: Exception, address: PostgresAddress) -> errors.SemelError:
+    """Return why there is no connection. Nothing was sent."""
+    words = str(error).strip()
+    if "unsupported startup parameter" in words:
+        return _error(errors.NotPermitted, STARTUP, words, address)
+    codes = [code for pattern, code in REFUSALS.items() if re.search(pattern, words)]
+    code = codes[0] if codes else getattr(error, "sqlstate", None)
+    if code in MEANINGS:
+        return _error(*MEANINGS[code], words, address)
+    if isinstance(error, psycopg.errors.ConnectionTimeout | AnswerTimeout):
+        silent = SILENT.format("there was no connection", connect_seconds(address.timeout))
+        return _error(errors.StoreUnavailable, f"{silent}. It {UNREACHED}", words, address)
+    return _error(errors.StoreUnavailable, UNREACHED, words, address)
+
+
+def broken(error: Exception) -> bool:
+    """Return whether the connection is lost, and another may work: not if the server is silent."""
+    code = getattr(error, "sqlstate", None) or "08000"
+    return not isinstance(error, AnswerTimeout) and code.startswith(LOST_CLASSES)
+
+
+def translated(
+    error: Exception, address: PostgresAddress, round_trip: RoundTrip = NO_EFFECT
+) -> errors.SemelError:
+    """Return what an error of a round trip means."""
+    code: str = getattr(error, "sqlstate", None) or "08000"
+    words = str(error).strip()
+    if round_trip.undone_if_refused and code == CONDITION_FAILED:
+        return ConditionFailed(words)
+    lost = code.startswith(LOST_CLASSES)
+    kind, advice = LOST if lost else MEANINGS.get(code) or CLASSES.get(code[:2]) or UNNAMED
+    if code == "42P01" and (named := TABLE.search(words)):
+        advice += f" and --table {named[1]}"
+    if isinstance(error, AnswerTimeout):
+        advice = SILENT.format("it has not answered", address.timeout)
+    doubtful = round_trip.partial and kind is errors.StoreUnavailable
+    if doubtful or (lost and round_trip.commits):
+        return _error(
+            errors.StoreOutcomeUnknown, f"{advice}: the write may or may not be made", words, address
+        )
+    return _error(kind, advice, words, address)
+
+
+def _error(
+    kind: type[errors.SemelError], advice: str, words: str, address: PostgresAddress
+) -> errors.SemelError:
+    return kind(f"PostgreSQL at {address.place}: {advice} ({words})")

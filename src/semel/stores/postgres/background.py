@@ -1,6 +1,6 @@
-"""A thread with a connection of its own, which listens for notifications and reaps what has expired.
+"""A thread with a connection of its own, which listens for notifications and removes expired items.
 
-It is started by the first who waits for an item, or once so much was written that some may have expired.
+The first waiter for an item starts it, or the write after which some items may have expired.
 """
 
 import random
@@ -8,45 +8,38 @@ import selectors
 import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import Any
 
 import msgspec
-import psycopg
 
-from semel.core.clock import Clock
 from semel.core.commands import Sort
 from semel.core.threads import BackgroundThread
 from semel.errors import SemelError
-from semel.stores.postgres.address import PostgresAddress
-from semel.stores.postgres.errors import DRIVER_ERRORS
-from semel.stores.postgres.interpreter import RoundTrips
-from semel.stores.postgres.pool import PostgresSession, run
+from semel.stores.postgres.address import DRIVER_ERRORS, PostgresAddress
+from semel.stores.postgres.pool import open_session
 from semel.stores.postgres.statements import channel
 from semel.stores.sql import quoted
 
-# How long after a lost connection another one is tried; whoever waits looks by himself meanwhile.
+# How long after a lost connection another one is tried; waiters read the item by themselves in the meantime.
 RETRY_SECONDS = 1.0
-# For every row that is written up to two expired ones are removed, so that a store that is only ever written
-# stays as small as what is alive in it; so many at a time, which takes a few milliseconds.
+# For every row that is written up to two expired ones are removed, so a store that is only ever written to
+# stays as small as what is alive in it. A batch takes a few milliseconds.
 REAPED_PER_WRITE = 2
 REAP_BATCH = 500
-# A store that is closed waits for a batch to be finished, and not for a server that does not answer.
+# How long a store that is closed waits for a batch: not for a server that does not answer.
 STOP_SECONDS = 5.0
 
 
 class BackgroundWorker:
-    """Wakes those who wait for an item, and reaps."""
+    """Wakes the waiters for an item, and removes expired items."""
 
     def __init__(
         self,
         address: PostgresAddress,
-        clock: Clock,
         notify: Callable[[tuple[str, str, Sort]], None],
-        reap: Callable[[int], RoundTrips[int]],
+        reap: Callable[[int], object],
     ) -> None:
         self.listening: bool = False
         self._address = address
-        self._clock = clock
         self._notify = notify
         self._reap = reap
         self._due = 0
@@ -55,13 +48,13 @@ class BackgroundWorker:
         self._wakeup: socket.socket | None = None
 
     def listen(self) -> None:
-        """Listen for notifications from now on, where a connection can."""
+        """Listen for notifications from now on, if a connection can."""
         if self._address.keeps_sessions:
             self._background.start()
 
-    def count_write(self) -> None:
-        """A row was written."""
-        self._due += REAPED_PER_WRITE
+    def count_write(self, rows: int = 1) -> None:
+        """Count rows that were written."""
+        self._due += rows * REAPED_PER_WRITE
         if self._due >= REAP_BATCH:
             self._background.start()
             self._wake()
@@ -85,38 +78,33 @@ class BackgroundWorker:
             wakeup.setblocking(False)
             self._wakeup = wakeup
             while not self._stopping.is_set():
-                # There is nobody to raise it to. Who waits looks by himself, and what has expired is dead.
+                # No caller could handle it. Waiters read by themselves, and expired items count as absent.
                 with suppress(*DRIVER_ERRORS, SemelError):
                     self._listen(woken)
                 self._stopping.wait(RETRY_SECONDS * random.uniform(0.5, 1.0))
 
     def _listen(self, woken: socket.socket) -> None:
-        with closing(self._address.connect()) as connection, selectors.DefaultSelector() as selector:
+        session = open_session(self._address)
+        with closing(session.connection) as connection, selectors.DefaultSelector() as selector:
             selector.register(connection.fileno(), selectors.EVENT_READ)
             selector.register(woken, selectors.EVENT_READ)
             try:
-                if self._address.keeps_sessions and not connection.pooled:
-                    connection.execute(f"LISTEN {quoted(channel(self._address.schema))}".encode())
+                if self._address.keeps_sessions and not session.pooled:
+                    listen = f"LISTEN {quoted(channel(self._address.schema))}".encode()
+                    session.ask([(listen, None)])
                     self.listening = True
                 while not self._stopping.is_set():
-                    self._poll(connection)
+                    if self._due >= REAP_BATCH:
+                        self._due = 0
+                        self._reap(REAP_BATCH)
+                    for notify in connection.notifies(timeout=0):
+                        self._notified(notify.payload)
                     if any(key.fileobj is woken for key, _ in selector.select()):
                         woken.recv(4096)
             finally:
                 self.listening = False
 
-    def _poll(self, connection: "psycopg.Connection[Any]") -> None:
-        self._reap_if_due(connection)
-        for notify in connection.notifies(timeout=0):
-            self._notified(notify.payload)
-
     def _notified(self, payload: str) -> None:
-        with suppress(msgspec.DecodeError, ValueError):  # anybody may use the channel
+        with suppress(msgspec.DecodeError, ValueError):  # any program may use the channel
             table, key, *sort = msgspec.json.decode(payload, type=list[str | int | float])
             self._notify((str(table), str(key), sort[0] if sort else None))  # type: ignore[arg-type]
-
-    def _reap_if_due(self, connection: "psycopg.Connection[Any]") -> None:
-        if self._due < REAP_BATCH:
-            return
-        self._due = 0
-        run(PostgresSession(connection, self._clock), self._reap(REAP_BATCH), self._address)

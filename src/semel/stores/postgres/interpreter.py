@@ -1,8 +1,9 @@
-"""Which statements carry a command out, in which round trips: generators that do no I/O themselves."""
+"""Which statements execute a command, and in which round trips: generators that do no I/O themselves."""
 
-from collections import defaultdict
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
 
 from semel.core.commands import (
     Add,
@@ -12,7 +13,6 @@ from semel.core.commands import (
     Delete,
     Found,
     Get,
-    Item,
     Many,
     Page,
     Put,
@@ -23,88 +23,82 @@ from semel.core.commands import (
     Update,
     Watch,
     Write,
-    alive,
 )
 from semel.errors import StoreError, StoreThrottled
 from semel.model import COUNTED, TableSize
-from semel.stores.postgres.plan import PostgresPlan, PostgresRows
-from semel.stores.postgres.statements import ASK_TIME, TIME, PostgresStatement, StatementTemplate, qualified
+from semel.stores.postgres.statements import (
+    ASK_TIME,
+    QUERIES,
+    PostgresPlan,
+    PostgresRows,
+    PostgresStatement,
+    qualified,
+)
 from semel.stores.sql import PREFIX, countings, sized
 from semel.tables import Table
 
 T = TypeVar("T")
 
-# Each time somebody else's write came in between, so somebody has got on; so often in a row is no accident.
+# Each time another write came in between, so another writer got on. This often in a row is no accident.
 TRIES = 20
-# A statement that writes so many rows takes some tens of milliseconds, and its locks are held as long.
-ROWS = 2000
-# One refusal may be half of a race, and the next try succeed; two are most likely followed by a third.
+CLOCK = "extract(epoch FROM clock_timestamp())::float8"
+# One refusal may be half of a race, and the next try succeed. Two are most likely followed by a third.
 LIKELY_REFUSALS = 2
-# Then all counts are forgotten, and found out anew.
+# Then all counts are forgotten.
 MOST_COUNTS = 1000
 
+# Whatever the default of the database is. Under a stricter one, of two writers that meet one must start over.
+BEGIN: PostgresStatement = b"BEGIN ISOLATION LEVEL READ COMMITTED", None
+# Everything in it is read as it was at one moment, and nothing is locked or waited for.
+SNAPSHOT: PostgresStatement = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", None
+COMMIT: PostgresStatement = b"COMMIT", None
 
-# How many rows a table has, as ANALYZE last saw it, and how many bytes it takes with its indexes.
-RELATION = (
-    b"SELECT greatest(c.reltuples, 0)::float8, pg_total_relation_size(c.oid)::float8 "
-    b"FROM pg_class c WHERE c.oid = to_regclass($1::text)"
-)
+SAVEPOINT: PostgresStatement = b"SAVEPOINT semel", None
+RELEASE: PostgresStatement = b"RELEASE SAVEPOINT semel", None
+UNDO: PostgresStatement = b"ROLLBACK TO SAVEPOINT semel", None
 
 
-class RoundTrip(NamedTuple):
+class RoundTrip(msgspec.Struct, frozen=True):
     """Statements that are sent together."""
 
     statements: list[PostgresStatement]
     commits: bool
-    """They take effect by themselves, and may have done so if no answer comes."""
-    partial: bool = False
-    """Something has taken effect before: whatever fails now, the command was not left undone."""
+    """They take effect by themselves, and may have done so if no reply comes."""
     undone_if_refused: bool = False
-    """It fails, and nothing of it takes effect, where one of its writes is refused."""
+    """It fails, and nothing of it takes effect, if one of its writes is refused."""
+    partial: bool = False
+    """Something took effect in an earlier round trip: whatever fails now, the command was not left undone."""
 
 
 class TransactionConflict(StoreThrottled):
-    """The server gave up a round trip for another transaction; thrown into the generator, which may go on."""
+    """The server gave up a round trip for another transaction; thrown into the generator, which may retry."""
 
 
 class ConditionFailed(StoreError):
-    """A write was refused, so the server has undone its round trip; thrown into the generator too."""
+    """A write was refused, so the server undid its round trip; thrown into the generator too."""
 
 
-# By table and key.
-ItemsByKey: TypeAlias = dict[tuple[Any, ...], Item | None]
-# The answer to a round trip is the rows of each of its statements.
+# The reply to a round trip is the rows of each of its statements.
 RoundTrips: TypeAlias = Generator[RoundTrip, list[PostgresRows], T]
-# Each with the plan of its table.
-WritesByTable: TypeAlias = list[tuple[PostgresPlan, list[Write]]]
-
-
-class BatchWrite(NamedTuple):
-    """A write of a batch: its place there, and its statement."""
-
-    place: int
-    write: Write
-    template: StatementTemplate
-    values: list[Any]
 
 
 class RefusalCounts:
-    """How many transactions in a row each item has refused, as a cap that is full refuses them.
+    """How many transactions in a row each item has refused, as a full cap refuses them.
 
-    There another try would most likely be in vain, and each leaves an error in the server's log: so the items
-    are read first.
+    There the next try most likely fails too, and leaves an error in the server's log: so the items are read
+    first.
     """
 
     def __init__(self) -> None:
         self._refused: dict[Hashable, int] = {}
 
     def likely(self, places: Iterable[Hashable]) -> bool:
-        """Whether one of them will most likely refuse."""
+        """Return whether one of them will most likely refuse."""
         refused = self._refused
         return bool(refused) and any(refused.get(place, 0) >= LIKELY_REFUSALS for place in places)
 
     def add(self, places: Iterable[Hashable], refusals: Iterable[object]) -> None:
-        """Count those that have refused; None stands for one that has not."""
+        """Count those that refused; None stands for one that did not."""
         for place, refusal in zip(places, refusals, strict=True):
             if refusal is None:
                 self._refused.pop(place, None)
@@ -114,17 +108,9 @@ class RefusalCounts:
             self._refused.clear()
 
     def clear(self, places: Iterable[Hashable]) -> None:
-        """Forget the counts of items that have not refused."""
-        if self._refused:
-            for place in places:
-                self._refused.pop(place, None)
-
-
-# Whatever the default of the database is. Under a stricter one each of two writers who meet would begin anew.
-BEGIN: PostgresStatement = b"BEGIN ISOLATION LEVEL READ COMMITTED", None
-# Everything in it is read as it was at one moment, and nothing is locked or waited for.
-SNAPSHOT: PostgresStatement = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", None
-COMMIT: PostgresStatement = b"COMMIT", None
+        """Forget the counts of items that did not refuse."""
+        for place in places if self._refused else ():
+            self._refused.pop(place, None)
 
 
 class PostgresSteps:
@@ -153,7 +139,7 @@ class PostgresSteps:
         }
 
     def of(self, command: Any) -> RoundTrips[Any]:
-        """The round trips that carry a command out; the value of the generator is its reply."""
+        """Return the round trips that execute a command; the value of the generator is its reply."""
         return self._steps[type(command)](command)
 
     # Reading
@@ -180,15 +166,17 @@ class PostgresSteps:
         return plan.page(command, rows)
 
     def _time(self, _command: Time) -> RoundTrips[Found]:
-        [[[now]]] = yield RoundTrip([(ASK_TIME, [self._imposed()])], commits=False)
+        [[[now]]] = yield RoundTrip([self._ask_time(False)], commits=False)
         return Found(now, None)
+
+    def _ask_time(self, together: bool) -> PostgresStatement:
+        return ASK_TIME, [self._imposed(), together]
 
     # Writing
 
     def _write(self, command: Write) -> RoundTrips[Applied | Refused]:
         plan = self.plan(command.table)
-        template, values = plan.write(command)
-        round_trip = RoundTrip([(template.one, [self._imposed(), *values])], commits=True)
+        round_trip = RoundTrip([plan.write(command, self._imposed())], commits=True)
         for _ in range(TRIES):
             try:
                 [[row]] = yield round_trip
@@ -200,64 +188,56 @@ class PostgresSteps:
         raise contended()
 
     def _batch(self, command: Batch) -> RoundTrips[Many]:
+        """Make the writes in one round trip, and those again that were refused by what they did not read."""
         replies: list[Any] = [None] * len(command.writes)
-        waiting = [
-            BatchWrite(place, write, *self.plan(write.table).write(write))
-            for place, write in enumerate(command.writes)
-        ]
+        waiting = self._in_order(command.writes, self._imposed())
         partial = False
-        for _ in range(TRIES + len(waiting)):
-            first, later = _first_of_each_key(waiting)
-            batches = self._batches(first)
+        for _ in range(TRIES):
+            statements = [statement for _, statement in waiting]
             try:
-                answers = yield RoundTrip(
-                    [statement for statement, _ in batches], commits=True, partial=partial
-                )
+                answers = yield RoundTrip(statements, commits=True, partial=partial)
             except TransactionConflict:
                 continue
             partial = True
-            for (_, batch), rows in zip(batches, answers, strict=True):
-                plan = self.plan(batch[0].write.table)
-                for each, row in zip(batch, plan.answers([e.write for e in batch], rows), strict=True):
-                    replies[each.place] = plan.reply(each.write, row)
-            waiting = [each for each in first if replies[each.place] is None] + later
+            for (place, _), [row] in zip(waiting, answers, strict=True):
+                write = command.writes[place]
+                replies[place] = self.plan(write.table).reply(write, row)
+            waiting = [each for each in waiting if replies[each[0]] is None]
             if not waiting:
                 return Many(tuple(replies))
         raise contended()
 
-    def _batches(self, writes: "list[BatchWrite]") -> "list[tuple[PostgresStatement, list[BatchWrite]]]":
-        """Writes of one shape share a statement."""
-        alike: dict[StatementTemplate, list[BatchWrite]] = defaultdict(list)
-        for each in writes:
-            alike[each.template].append(each)
-        now = self._imposed()
-        return [
-            (
-                template.many(now, [each.values for each in several[start : start + ROWS]]),
-                several[start : start + ROWS],
-            )
-            for template, several in alike.items()
-            for start in range(0, len(several), ROWS)
-        ]
+    def _in_order(
+        self, writes: Sequence[Write], now: float | None, together: bool = False
+    ) -> list[tuple[int, PostgresStatement]]:
+        """The writes' numbers and statements, in the order of their places.
+
+        Every writer locks in this order, so no two wait for each other.
+        """
+        numbered = sorted(enumerate(writes), key=lambda each: _place(each[1]))
+        return [(number, self.plan(write.table).write(write, now, together)) for number, write in numbered]
 
     # Several writes, all or none
 
     def _transact(self, command: Transact) -> RoundTrips[Applied | Cancelled]:
-        """Write everything in one round trip, of which the server undoes all if one write is refused.
+        """Write everything in one round trip, which the server undoes if one write is refused.
 
-        Only then is it looked up what has refused which; or before, where a refusal is to be expected.
+        Only then are the items read, to see which refused; or before, if a refusal is likely.
         """
-        prepared = self._in_order(command)
+        prepared = [statement for _, statement in self._in_order(command.writes, self._imposed(), True)]
+        if not prepared:
+            prepared = [self._ask_time(True)]
+        all_or_nothing = RoundTrip([BEGIN, *prepared, COMMIT], commits=True, undone_if_refused=True)
         places = [_place(write) for write in command.writes]
         look = self._refusal_counts.likely(places)
         for _ in range(TRIES):
             if look:
-                now, refusals = yield from self._refusals(command)
-                self._refusal_counts.add(places, refusals)
-                if any(refusals):
-                    return Cancelled(now, refusals)
+                cancelled = yield from self._refusals(command)
+                self._refusal_counts.add(places, cancelled.refusals)
+                if any(cancelled.refusals):
+                    return cancelled
             try:
-                _, [row], *_ = yield self._all_or_nothing(prepared)
+                _, [row], *_ = yield all_or_nothing
             except (TransactionConflict, ConditionFailed) as undone:
                 look = type(undone) is ConditionFailed
             else:
@@ -265,49 +245,24 @@ class PostgresSteps:
                 return Applied(row[0])
         raise contended()
 
-    def _all_or_nothing(self, prepared: list[tuple[Write, StatementTemplate, list[Any]]]) -> RoundTrip:
+    def _refusals(self, command: Transact) -> RoundTrips[Cancelled]:
+        """Read the items, and return what would refuse each of the writes."""
+        plans = [self.plan(write.table) for write in command.writes]
         now = self._imposed()
-        writes = [(template.or_fail, [now, *values]) for _, template, values in prepared]
-        return RoundTrip(
-            [BEGIN, *(writes or [(ASK_TIME, [now])]), COMMIT], commits=True, undone_if_refused=True
+        reads = [plan.get(write, now, True) for plan, write in zip(plans, command.writes, strict=True)]
+        _, *answers, _ = yield RoundTrip([SNAPSHOT, *reads, COMMIT], commits=False)
+        return Cancelled(
+            answers[0][0][0],
+            tuple(
+                plan.refusal(write, plan.item(row[1:]), row[0])
+                for plan, write, [row] in zip(plans, command.writes, answers, strict=True)
+            ),
         )
 
-    def _refusals(self, command: Transact) -> RoundTrips[tuple[float, tuple[Refused | None, ...]]]:
-        """The time, and what refuses each of the writes, as it was at that moment."""
-        tables = self._by_table(command.writes)
-        rows = [plan.rows(several) for plan, several in tables]
-        time: PostgresStatement = ASK_TIME, [self._imposed()]
-        _, [[now]], *answers, _ = yield RoundTrip([SNAPSHOT, time, *rows, COMMIT], commits=False)
-        return now, self._check_conditions(command, items_by_key(tables, answers), now)
-
-    def _in_order(self, command: Transact) -> list[tuple[Write, StatementTemplate, list[Any]]]:
-        """The writes with their statements, in the order of their places.
-
-        Everybody locks in this order, so that nobody waits for somebody who waits for him.
-        """
-        prepared = [(write, *self.plan(write.table).write(write)) for write in command.writes]
-        prepared.sort(key=lambda each: _place(each[0]))
-        return prepared
-
-    def _by_table(self, writes: Iterable[Write]) -> WritesByTable:
-        tables: dict[str, list[Write]] = defaultdict(list)
-        for write in writes:
-            tables[write.table.name].append(write)
-        return [(self.plan(several[0].table), several) for several in tables.values()]
-
-    def _check_conditions(
-        self, command: Transact, found: ItemsByKey, now: float
-    ) -> tuple[Refused | None, ...]:
-        items = [alive(write.table, found.get(_place(write)), now) for write in command.writes]
-        return tuple(
-            self.plan(write.table).refusal(write, item, now)
-            for write, item in zip(command.writes, items, strict=True)
-        )
-
-    # Reaping
+    # Reaping and measuring
 
     def reap(self, tables: Iterable[Table], limit: int) -> RoundTrips[int]:
-        """Delete up to so many expired rows; how many there were."""
+        """Remove up to `limit` expired items, and return how many there were."""
         reaped = 0
         for table in tables:
             statement = self.plan(table).reap(limit - reaped, self._imposed())
@@ -316,16 +271,16 @@ class PostgresSteps:
         return reaped
 
     def measure(self, tables: Sequence[Table], schema: str | None) -> RoundTrips[list[TableSize]]:
-        """The sizes of the tables that are there: by the planner's figures, and counted up to a bound."""
+        """Return the sizes of existing tables: by the planner's figures, and counted up to a bound."""
         sizes, imposed = [], self._imposed()
         for table in tables:
             name = qualified(PREFIX + table.name, schema)
-            [known] = yield RoundTrip([(RELATION, [name])], commits=False)
+            [known] = yield RoundTrip([(QUERIES["relation"].encode(), [name])], commits=False)
             if not known:
                 continue
             [[rows, size]] = known
             # Read once, so that it can be looked up in an index.
-            now = f"(SELECT {TIME.replace('$1', 'NULL')})" if imposed is None else repr(imposed)
+            now = f"(SELECT {CLOCK})" if imposed is None else repr(imposed)
             statements = countings(name, table, now)
             replies = yield RoundTrip([(sql.encode(), None) for sql in statements.values()], commits=False)
             counts = {key: int(reply[0][0]) for key, reply in zip(statements, replies, strict=True)}
@@ -334,16 +289,29 @@ class PostgresSteps:
         return sizes
 
 
-def _first_of_each_key(writes: list[BatchWrite]) -> tuple[list[BatchWrite], list[BatchWrite]]:
-    """Those that can be made at once, and those that have to come after one of them."""
-    first: list[BatchWrite] = []
-    later: list[BatchWrite] = []
-    seen: set[Any] = set()
-    for each in writes:
-        name = _place(each.write)
-        (later if name in seen else first).append(each)
-        seen.add(name)
-    return first, later
+class StepsWithin(PostgresSteps):
+    """The round trips in a transaction of the caller's, which an error from the server would end."""
+
+    def __init__(self, outside: PostgresSteps) -> None:
+        super().__init__(outside.plan, outside._imposed, outside._check_index)
+
+    def _transact(self, command: Transact) -> RoundTrips[Applied | Cancelled]:
+        """Write everything after a savepoint, and go back to it if a write was refused."""
+        for _ in range(TRIES):
+            _, [[now]] = yield RoundTrip([SAVEPOINT, self._ask_time(False)], commits=False)
+            prepared = self._in_order(command.writes, now)
+            answers = yield RoundTrip([statement for _, statement in prepared], commits=False)
+            replies: list[Any] = [None] * len(command.writes)
+            for (place, _), [row] in zip(prepared, answers, strict=True):
+                write = command.writes[place]
+                replies[place] = self.plan(write.table).reply(write, row)
+            made = all(type(reply) is Applied for reply in replies)
+            yield RoundTrip([RELEASE if made else UNDO], commits=False)
+            if made:
+                return Applied(now)
+            if None not in replies:
+                return Cancelled(now, tuple(None if type(each) is Applied else each for each in replies))
+        raise contended()
 
 
 def _place(write: Write) -> tuple[Any, ...]:
@@ -352,15 +320,6 @@ def _place(write: Write) -> tuple[Any, ...]:
     return write.table.name, write.key, write.sort
 
 
-def items_by_key(tables: WritesByTable, answers: list[PostgresRows]) -> ItemsByKey:
-    """The items that were read for writes, expired ones too."""
-    return {
-        (plan.table.name, *plan.place(row)): plan.item(row)
-        for (plan, _), rows in zip(tables, answers, strict=True)
-        for row in rows
-    }
-
-
 def contended() -> StoreThrottled:
-    """The error of an item that others write all the time."""
+    """Return the error of an item that others write all the time."""
     return StoreThrottled(f"other writes came in between {TRIES} times in a row; try again later")

@@ -1,156 +1,321 @@
-"""Connections, kept for the next command: a pool for threads, and one for the tasks of each event loop.
+"""Sessions with the server: one pool for threads, and one for the tasks of each event loop.
 
-psycopg_pool is not used. It connects in threads of its own, so a caller would learn after a time-out that
+psycopg_pool is not used. It connects in threads of its own, so a caller would learn after a timeout that
 there is no connection, and not why; after an outage it waits twice as long before each new try; and a
-connection taken from it costs half as much as the statement. Here whoever finds no idle connection connects.
+connection taken from it costs half as much as the statement. Here a caller that finds no idle session
+connects.
+
+Statements are executed below the driver's cursor, which decides each time whether to prepare, and sets
+itself up for results of every kind: that costs a first call a tenth of its processor time. The driver adapts
+the values, loads the rows and waits for the socket here too. On a connection of the caller's, its cursors
+execute the statements.
 """
 
 import asyncio
 import random
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any, Generic, NoReturn, TypeVar
+from contextlib import nullcontext, suppress
+from hashlib import blake2b
+from time import monotonic
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import AsyncRawCursor, RawCursor
-from psycopg.pq import TransactionStatus
+from psycopg.abc import PQGen
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import (
+    DuplicatePreparedStatement,
+    FeatureNotSupported,
+    InvalidSqlStatementName,
+    error_from_result,
+)
+from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
+from psycopg.waiting import WAIT_R, WAIT_RW
 
 from semel.core.clock import Clock
 from semel.core.connections import read_poller
 from semel.core.threads import FairSemaphore, SignalSafeEvent, Waiter
-from semel.errors import StoreClosed, StoreThrottled
-from semel.stores.postgres.address import PostgresAddress
-from semel.stores.postgres.errors import DRIVER_ERRORS, broken, translated, unreachable
+from semel.errors import SemelError, StoreClosed, StoreThrottled
+from semel.stores.postgres.address import (
+    DRIVER_ERRORS,
+    AnswerTimeout,
+    PostgresAddress,
+    broken,
+    translated,
+    unreachable,
+)
 from semel.stores.postgres.interpreter import ConditionFailed, RoundTrip, RoundTrips, TransactionConflict
-from semel.stores.postgres.plan import PostgresRows
-from semel.stores.postgres.prepared import PreparedStatements
-from semel.stores.postgres.statements import PostgresStatement
+from semel.stores.postgres.statements import QUERIES, PostgresRows, PostgresStatement
 
 T = TypeVar("T")
 C = TypeVar("C", bound=psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
 
-IDLE = TransactionStatus.IDLE
-# Never prepared by the driver, also on a caller's connection: what it has prepared fails once a column is
+IDLE, ACTIVE, FAILED = TransactionStatus.IDLE, TransactionStatus.ACTIVE, TransactionStatus.INERROR
+GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+SYNC = ExecStatus.PIPELINE_SYNC
+
+ROLLBACK: PostgresStatement = b"ROLLBACK", None
+DEALLOCATE: PostgresStatement = b"DEALLOCATE ALL", None
+SESSION: PostgresStatement = QUERIES["session"].encode(), None
+
+# Prepared statements take memory in every session of the server. A table has a few; the rest is sent as text.
+MOST = 100
+# A name that does not stand for its statement: the session was told to forget its names, as by DISCARD ALL,
+# or knows the name already, or a column changed its type. The server did nothing.
+MISNAMED = (InvalidSqlStatementName, DuplicatePreparedStatement, FeatureNotSupported)
+# The driver itself prepares nothing, also on a caller's connection: what it prepared fails once a column is
 # altered, and the caller's transaction with it.
+CONNECTION: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
 AS_TEXT: dict[str, Any] = {"prepare": False, "binary": True}
+# How long a statement that was interrupted may take to be cancelled.
+CANCEL_SECONDS = 5.0
 # The longest pause after a conflict; at random, so that the two do not meet again.
 PAUSE_SECONDS = 0.05
 
 
 class PostgresSession(Generic[C]):
-    """A connection with its cursor and its prepared statements."""
+    """A connection of semel's own, and the statements that it has prepared."""
 
-    def __init__(self, connection: C, clock: Clock) -> None:
-        self.clock = clock
-        self.waiter: Waiter | None = None
-        self.use(connection)
-
-    def use(self, connection: C) -> None:
-        """Go on with another connection."""
+    def __init__(self, connection: C, address: PostgresAddress) -> None:
         self.connection = connection
-        kind: Any = RawCursor if isinstance(connection, psycopg.Connection) else AsyncRawCursor
-        self.cursor: Any = kind(connection, row_factory=tuple_row)
-        self.prepared: PreparedStatements | None = None
+        self.waiter: Waiter | None = None
+        self.pooled: bool = False
+        """A pooler stands between: the session may be another one for each transaction."""
+        self.names: dict[bytes, bytes] = {}
+        """The statements that are prepared, with their names."""
+        self._pgconn = connection.pgconn
+        self._address = address
+        self._transformer = Transformer(connection)
+        self._misnamed = False
+        self._uses: dict[bytes, int] = {}
+        self._results: list[PGresult] = []
+        self._ended = False
         self._readable = read_poller(connection.fileno())
+        weakref.finalize(self, connection.pgconn.finish).atexit = False
+
+    def inspect(self, found: list[PostgresRows]) -> None:
+        """Refuse a standby behind a pooler, and note whether there is a pooler."""
+        [[[pid, in_recovery]]] = found
+        if in_recovery:
+            raise psycopg.errors.ReadOnlySqlTransaction("the server is in recovery")
+        self.pooled = pid != self._pgconn.backend_pid
 
     def usable(self) -> bool:
-        """Whether nothing came in while it was idle: a server that ends a session says so, or hangs up."""
+        """Return whether nothing came in while it was idle: a server that ends a session says so."""
         return not self._readable(0)
-
-    def idle(self) -> bool:
-        """Whether no statement and no transaction is under way."""
-        return self.connection.pgconn.transaction_status == IDLE
-
-    def prepared_for(self, sql: bytes) -> PreparedStatements | None:
-        """The prepared statements, where this is to be one and may be executed as such now."""
-        prepared = self.prepared
-        return prepared if prepared and prepared.worthwhile(sql) and self.idle() else None
 
     def drop(self) -> None:
         """Close it without waiting for anything."""
-        self.connection.pgconn.finish()
+        self._pgconn.finish()
+
+    def forget_names(self) -> bool:
+        """Prepare everything again after a name failed; False if that was the last thing it did."""
+        self.names.clear()
+        self._misnamed, before = True, self._misnamed
+        return not before
+
+    # Statements
+
+    def ask(self, statements: list[PostgresStatement]) -> list[PostgresRows]:
+        """Execute statements on a sync connection in one round trip, and return the rows of each.
+
+        If one fails, none after it is executed. The driver's `wait` would take half as long again.
+        """
+        awaited = self._send(statements)
+        if self._pgconn.flush():  # they are large
+            return self.connection.wait(self._receive(len(statements), awaited))  # type: ignore[return-value]
+        try:
+            while True:
+                if not self._readable(self._address.timeout * 1000):
+                    raise self._silent()
+                self._pgconn.consume_input()
+                if self._has_all():
+                    return self._rows(len(statements), awaited)
+        except DRIVER_ERRORS:
+            raise
+        except BaseException:  # out of a signal handler: the server would go on waiting, as for a lock
+            if self._pgconn.transaction_status == ACTIVE:
+                with suppress(*DRIVER_ERRORS):
+                    self.connection.cancel_safe(timeout=CANCEL_SECONDS)
+            raise
+
+    def execute(self, statements: list[PostgresStatement]) -> PQGen[list[PostgresRows]]:
+        """Execute statements as `ask` does, for the driver's `wait`."""
+        return self._receive(len(statements), self._send(statements))
+
+    def _receive(self, count: int, awaited: list[bytes | None]) -> PQGen[list[PostgresRows]]:
+        silent_at = monotonic() + self._address.timeout
+        while True:
+            sending = self._pgconn.flush()
+            if not sending and self._has_all():
+                return self._rows(count, awaited)
+            if (yield WAIT_RW if sending else WAIT_R):
+                self._pgconn.consume_input()
+                silent_at = monotonic() + self._address.timeout
+            elif monotonic() >= silent_at:
+                raise self._silent()
+
+    def _has_all(self) -> bool:
+        """Take the results that came; whether that is all of the round trip."""
+        pgconn, results = self._pgconn, self._results
+        while not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is not None and result.status == SYNC:
+                pgconn.exit_pipeline_mode()
+                return True
+            if result is None and self._ended:
+                raise psycopg.OperationalError("the connection was closed")
+            self._ended = result is None
+            if result is not None:
+                results.append(result)
+        return False
+
+    def _silent(self) -> AnswerTimeout:
+        return AnswerTimeout(f"no answer within {self._address.timeout:g} s")
+
+    def _send(self, statements: list[PostgresStatement]) -> list[bytes | None]:
+        """Send statements; return for each coming result the statement that it prepares, or None for rows."""
+        pgconn, transformer = self._pgconn, self._transformer
+        if self._misnamed:
+            statements = [DEALLOCATE, *statements]
+        if pgconn.transaction_status == FAILED:  # what failed within a transaction has left it open
+            statements = [ROLLBACK, *statements]
+        self._results, self._ended = [], False
+        pgconn.enter_pipeline_mode()
+        awaited: list[bytes | None] = []
+        fresh: dict[bytes, bytes] = {}
+        for sql, values in statements:
+            given = values or ()
+            adapted = transformer.dump_sequence(given, [PyFormat.AUTO] * len(given))
+            formats = transformer.formats
+            name = self.names.get(sql) or fresh.get(sql)
+            if name is None and values is not None and self._is_frequent(sql):
+                name = fresh[sql] = _name(sql)
+                pgconn.send_prepare(name, sql)
+                awaited.append(sql)
+            if name is None:
+                pgconn.send_query_params(sql, adapted, transformer.types, formats, Format.BINARY)
+            else:
+                pgconn.send_query_prepared(name, adapted, formats, Format.BINARY)
+            awaited.append(None)
+        pgconn.pipeline_sync()
+        return awaited
+
+    def _is_frequent(self, sql: bytes) -> bool:
+        """Whether a statement was executed often enough to be prepared; this counts as once more."""
+        threshold, uses = self._address.prepare_threshold, self._uses.get(sql, 0)
+        if threshold is None or self.pooled or self._misnamed or (not uses and len(self._uses) >= MOST):
+            return False
+        self._uses[sql] = uses + 1
+        return uses >= threshold
+
+    def _rows(self, count: int, awaited: list[bytes | None]) -> list[PostgresRows]:
+        """Return the rows of the last `count` statements: others may have been sent before them."""
+        rows: list[PostgresRows] = []
+        for place, result in enumerate(self._results):  # a commit that fails is one result more
+            if result.status not in GOOD:
+                raise error_from_result(result)
+            prepared = awaited[place]
+            if prepared is not None:
+                self.names[prepared] = _name(prepared)
+            else:
+                self._transformer.set_pgresult(result)
+                rows.append(self._transformer.load_rows(0, result.ntuples, tuple))
+        self._misnamed = False
+        return rows[len(rows) - count :]
+
+
+def _name(sql: bytes) -> bytes:
+    """A name that is never another statement's: a session that knows it has prepared the same."""
+    return b"semel_" + blake2b(sql, digest_size=16).hexdigest().encode()
+
+
+SyncSession: TypeAlias = PostgresSession[psycopg.Connection[Any]]
+AsyncSession: TypeAlias = PostgresSession[psycopg.AsyncConnection[Any]]
+
+
+# The pools
 
 
 class SessionPool(Generic[C]):
-    """The sessions that are open, and those of them that are idle."""
+    """The sessions that are open, and those of them that are idle.
+
+    `change` alone changes what is idle. It makes no I/O, but returns what is left to do, so threads that take
+    and return sessions at the same moment, and a signal between any two lines, find it consistent.
+    """
 
     def __init__(self, address: PostgresAddress, clock: Clock) -> None:
         self.address = address
-        self.clock = clock
+        self._clock = clock
         self.closed: bool = False
         self._idle: deque[PostgresSession[C]] = deque()
-        # One that a signal has taken from its thread is closed as nobody has it any more.
+        # If a signal takes a session from its thread, the session is closed because nothing refers to it.
         self._open: weakref.WeakSet[PostgresSession[C]] = weakref.WeakSet()
 
     @property
     def has_idle(self) -> bool:
-        """Whether a session is there that nobody uses."""
+        """Whether a session is idle."""
         return bool(self._idle)
+
+    def change(
+        self, *, taking: bool = False, returned: PostgresSession[C] | None = None, closing: bool = False
+    ) -> tuple[PostgresSession[C] | None, list[PostgresSession[C]]]:
+        """Take, return or close sessions; return one that may be used, and those that must be dropped."""
+        if closing:
+            self.closed = True
+        useless: list[PostgresSession[C]] = []
+        if returned is not None:
+            idle = returned.connection.pgconn.transaction_status == IDLE
+            (self._idle if idle else useless).append(returned)
+        # Another thread may have closed the pool, and looked before the session was back.
+        while taking or self.closed:
+            try:
+                session = self._idle.pop()
+            except IndexError:  # there is none, or another thread took it
+                break
+            if not self.closed and session.usable():
+                return session, useless
+            useless.append(session)
+        return None, useless
+
+    def close(self) -> None:
+        """Close idle sessions; the others are closed when they are returned."""
+        for session in self.change(closing=True)[1]:
+            session.drop()
 
     def drop_all(self) -> None:
         """Close every session, whatever it is doing."""
-        self.closed = True
+        self.close()
         while True:
             try:
                 sessions = list(self._open)
                 break
-            except RuntimeError:  # another thread opened one meanwhile
+            except RuntimeError:  # another thread opened one in the meantime
                 continue
         for session in sessions:
-            self._drop(session)
-
-    def _take_idle(self) -> PostgresSession[C] | None:
-        """An idle session that still works; one that has broken meanwhile is closed, and nobody notices."""
-        while (session := self._pop_idle()) is not None:
-            if session.usable():
-                return session
-            self._drop(session)
-        return None
-
-    def _pop_idle(self) -> PostgresSession[C] | None:
-        try:
-            return self._idle.pop()
-        except IndexError:  # there is none, or another thread took it
-            return None
-
-    def _drop_idle(self) -> None:
-        while (session := self._pop_idle()) is not None:
-            self._drop(session)
-
-    def _connected(self, connection: C, session: PostgresSession[C] | None = None) -> PostgresSession[C]:
-        """A session by a new connection, or the one there was with a new connection."""
-        if session is None:
-            session = PostgresSession(connection, self.clock)
-        else:
             session.drop()
-            session.use(connection)
-        # What is prepared by way of a pooler may be asked of another session the next time.
-        threshold = None if getattr(connection, "pooled", False) else self.address.prepare_threshold
-        session.prepared = PreparedStatements(connection, threshold)
-        weakref.finalize(session, connection.pgconn.finish).atexit = False
+
+    def _keep(self, session: PostgresSession[C], waiter: Waiter | None) -> PostgresSession[C]:
+        session.waiter = waiter
         self._open.add(session)
         return session
-
-    def _put(self, session: PostgresSession[C]) -> None:
-        if not session.idle():
-            self._drop(session)
-            return
-        self._idle.append(session)
-        if self.closed:  # by another thread, which may have looked before the session was back
-            self._drop_idle()
-
-    def _drop(self, session: PostgresSession[C]) -> None:
-        session.drop()
-        self._open.discard(session)
 
     def _check_open(self) -> None:
         if self.closed:
             raise StoreClosed("the store was closed")
 
-    def _refuse(self) -> NoReturn:
-        raise StoreThrottled(
+    def _failure(self, error: Exception, round_trip: RoundTrip) -> SemelError:
+        """Return the error that the steps handle; raise any other."""
+        failure = translated(error, self.address, round_trip)
+        if not isinstance(failure, TransactionConflict | ConditionFailed):
+            raise failure from error
+        return failure
+
+    def _exhausted(self) -> StoreThrottled:
+        return StoreThrottled(
             f"all {self.address.pool_size} connections to PostgreSQL at {self.address.place} were in use for "
             f"{self.address.timeout:g} s: raise pool_size in the URL"
         )
@@ -163,39 +328,58 @@ class PostgresPool(SessionPool[psycopg.Connection[Any]]):
         super().__init__(address, clock)
         self._semaphore = FairSemaphore(address.pool_size)
 
-    def take(self, waiter: Waiter) -> PostgresSession[psycopg.Connection[Any]]:
-        """A session that is the caller's until it is given back."""
+    def take(self, waiter: Waiter) -> SyncSession:
+        """Return a session that is the caller's until `give`."""
         if not self._semaphore.acquire(waiter, self.address.timeout):
-            self._refuse()
+            raise self._exhausted()
         try:
-            session = self._take_idle() or self._connected(self._connect())
+            session, useless = self.change(taking=True)
+            for each in useless:
+                each.drop()
+            session = session or self._opened()
             session.waiter = waiter
         except BaseException:
             self._semaphore.release(waiter)
             raise
         return session
 
-    def give(self, session: PostgresSession[psycopg.Connection[Any]]) -> None:
-        """Put a session back; one that is not idle is closed, and the server undoes what it began."""
-        self._put(session)
+    def give(self, session: SyncSession) -> None:
+        """Return a session. One that is not idle is closed, and the server undoes what it began."""
+        for each in self.change(returned=session)[1]:
+            each.drop()
         if session.waiter is not None:
             self._semaphore.release(session.waiter)
 
-    def renew(self, session: PostgresSession[psycopg.Connection[Any]]) -> None:
-        """Give a session that broke another connection."""
-        self._connected(self._connect(), session)
+    def run(self, session: SyncSession, steps: RoundTrips[T], round_trip: RoundTrip) -> T:
+        """Make round trips, beginning with this one, and return the session to the pool.
 
-    def close(self) -> None:
-        """Close idle sessions; the others are closed when they are given back."""
-        self.closed = True
-        self._drop_idle()
-
-    def _connect(self) -> psycopg.Connection[Any]:
-        self._check_open()
+        One that only reads is made once more, on another connection, if its connection is found broken.
+        """
+        readable_again = True
         try:
-            return self.address.connect()
-        except DRIVER_ERRORS as error:
-            raise unreachable(error, self.address) from error
+            while True:
+                try:
+                    round_trip = steps.send(session.ask(round_trip.statements))
+                except StopIteration as end:
+                    value: T = end.value
+                    return value
+                except DRIVER_ERRORS as error:
+                    if isinstance(error, MISNAMED) and session.forget_names():
+                        continue
+                    if readable_again and not round_trip.commits and broken(error):
+                        session.drop()
+                        session, readable_again = self._opened(session.waiter), False
+                        continue
+                    failure = self._failure(error, round_trip)
+                    if type(failure) is TransactionConflict:
+                        self._clock.wait(SignalSafeEvent(), random.uniform(0, PAUSE_SECONDS))
+                    round_trip = steps.throw(failure)
+        finally:
+            self.give(session)
+
+    def _opened(self, waiter: Waiter | None = None) -> SyncSession:
+        self._check_open()
+        return self._keep(open_session(self.address), waiter)
 
 
 class AsyncPostgresPool(SessionPool[psycopg.AsyncConnection[Any]]):
@@ -205,143 +389,100 @@ class AsyncPostgresPool(SessionPool[psycopg.AsyncConnection[Any]]):
         super().__init__(address, clock)
         self._semaphore = asyncio.Semaphore(address.pool_size)
 
-    async def take(self) -> PostgresSession[psycopg.AsyncConnection[Any]]:
-        """A session that is the caller's until it is given back."""
-        if self._semaphore.locked():
-            await self._queue()
-        else:
-            await self._semaphore.acquire()
+    async def take(self) -> AsyncSession:
+        """Return a session that is the caller's until `give`."""
         try:
-            return self._take_idle() or self._connected(await self._connect())
+            async with asyncio.timeout(self.address.timeout if self._semaphore.locked() else None):
+                await self._semaphore.acquire()
+        except TimeoutError:
+            raise self._exhausted() from None
+        try:
+            session, useless = self.change(taking=True)
+            for each in useless:
+                each.drop()
+            session = session or await self._opened()
         except BaseException:
             self._semaphore.release()
             raise
+        return session
 
-    async def _queue(self) -> None:
-        try:
-            async with asyncio.timeout(self.address.timeout):
-                await self._semaphore.acquire()
-        except TimeoutError:
-            self._refuse()
-
-    def give(self, session: PostgresSession[psycopg.AsyncConnection[Any]]) -> None:
-        """Put a session back; one that is not idle is closed, and the server undoes what it began."""
-        self._put(session)
+    def give(self, session: AsyncSession) -> None:
+        """Return a session. One that is not idle is closed, and the server undoes what it began."""
+        for each in self.change(returned=session)[1]:
+            each.drop()
         self._semaphore.release()
 
-    async def renew(self, session: PostgresSession[psycopg.AsyncConnection[Any]]) -> None:
-        """Give a session that broke another connection."""
-        self._connected(await self._connect(), session)
+    async def run(self, session: AsyncSession, steps: RoundTrips[T], round_trip: RoundTrip) -> T:
+        """Make round trips, beginning with this one, and return the session to the pool."""
+        readable_again = True
+        try:
+            while True:
+                try:
+                    rows = await session.connection.wait(session.execute(round_trip.statements))
+                    round_trip = steps.send(rows)
+                except StopIteration as end:
+                    value: T = end.value
+                    return value
+                except DRIVER_ERRORS as error:
+                    if isinstance(error, MISNAMED) and session.forget_names():
+                        continue
+                    if readable_again and not round_trip.commits and broken(error):
+                        session.drop()
+                        session, readable_again = await self._opened(session.waiter), False
+                        continue
+                    failure = self._failure(error, round_trip)
+                    if type(failure) is TransactionConflict:
+                        await self._clock.wait_async(asyncio.Event(), random.uniform(0, PAUSE_SECONDS))
+                    round_trip = steps.throw(failure)
+        finally:
+            self.give(session)
 
-    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+    async def _opened(self, waiter: Waiter | None = None) -> AsyncSession:
         self._check_open()
-        try:
-            return await self.address.aconnect()
-        except DRIVER_ERRORS as error:
-            raise unreachable(error, self.address) from error
+        return self._keep(await aopen_session(self.address), waiter)
 
 
-# RoundTrips, carried out
+def open_session(address: PostgresAddress) -> SyncSession:
+    """Connect to the server, where every statement is a transaction of its own."""
+    try:
+        session = PostgresSession(psycopg.Connection.connect(address.conninfo, **CONNECTION), address)
+        session.inspect(session.ask([SESSION]))
+    except DRIVER_ERRORS as error:
+        raise unreachable(error, address) from error
+    return session
 
 
-def run(
-    session: PostgresSession[psycopg.Connection[Any]],
-    steps: RoundTrips[T],
-    address: PostgresAddress,
-    renew: Callable[[PostgresSession[psycopg.Connection[Any]]], None] | None = None,
-    round_trip: RoundTrip | None = None,
-) -> T:
-    """Make round trips, from the first one on, which may have been asked for already.
-
-    One that only reads is made once more where its connection turns out to be broken and `renew` gives the
-    session another. It is not run by `core.drive.run_sync`, which would cost a replay 1.2 % more processor
-    time: it takes a generator around the steps, for what follows from an error.
-    """
-    round_trip = round_trip or next(steps)
-    while True:
-        try:
-            round_trip = steps.send(_send(session, round_trip.statements))
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        except DRIVER_ERRORS as error:
-            if renew is not None and not round_trip.commits and broken(error):
-                renew(session)
-                renew = None
-                continue
-            failure = translated(error, address, round_trip)
-            if isinstance(failure, TransactionConflict):
-                session.clock.wait(SignalSafeEvent(), random.uniform(0, PAUSE_SECONDS))
-            elif not isinstance(failure, ConditionFailed):
-                raise failure from error
-            round_trip = steps.throw(failure)
+async def aopen_session(address: PostgresAddress) -> AsyncSession:
+    """Connect to the server for the running loop, as `open_session` does."""
+    try:
+        connection = await psycopg.AsyncConnection.connect(address.conninfo, **CONNECTION)
+        session = PostgresSession(connection, address)
+        session.inspect(await connection.wait(session.execute([SESSION])))
+    except DRIVER_ERRORS as error:
+        raise unreachable(error, address) from error
+    return session
 
 
-async def arun(
-    session: PostgresSession[psycopg.AsyncConnection[Any]],
-    steps: RoundTrips[T],
-    address: PostgresAddress,
-    renew: Callable[[PostgresSession[psycopg.AsyncConnection[Any]]], Awaitable[None]] | None = None,
-    round_trip: RoundTrip | None = None,
-) -> T:
-    """Make round trips as `run` does, awaiting their answers."""
-    round_trip = round_trip or next(steps)
-    while True:
-        try:
-            round_trip = steps.send(await _asend(session, round_trip.statements))
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        except DRIVER_ERRORS as error:
-            if renew is not None and not round_trip.commits and broken(error):
-                await renew(session)
-                renew = None
-                continue
-            failure = translated(error, address, round_trip)
-            if isinstance(failure, TransactionConflict):
-                await session.clock.wait_async(asyncio.Event(), random.uniform(0, PAUSE_SECONDS))
-            elif not isinstance(failure, ConditionFailed):
-                raise failure from error
-            round_trip = steps.throw(failure)
+# On a connection of the caller's
 
 
-def _send(
-    session: PostgresSession[psycopg.Connection[Any]], statements: list[PostgresStatement]
+def execute_on(
+    connection: "psycopg.Connection[Any]", statements: list[PostgresStatement]
 ) -> list[PostgresRows]:
-    if len(statements) == 1:
-        sql, values = statements[0]
-        if values is not None and (prepared := session.prepared_for(sql)):
-            return [session.connection.wait(prepared.execute(sql, values))]
-        session.cursor.execute(sql, values, **AS_TEXT)
-        return [[] if values is None else session.cursor.fetchall()]
-    if session.prepared:
-        return session.connection.wait(session.prepared.execute_together(statements))
-    cursors = [RawCursor(session.connection, row_factory=tuple_row) for _ in statements]
-    with session.connection.pipeline():
+    """Execute statements by the driver's cursors, in one round trip."""
+    cursors = [RawCursor(connection, row_factory=tuple_row) for _ in statements]
+    with connection.pipeline() if len(cursors) > 1 else nullcontext():
         for cursor, (sql, values) in zip(cursors, statements, strict=True):
             cursor.execute(sql, values, **AS_TEXT)
-    return [
-        [] if values is None else cursor.fetchall()
-        for cursor, (_, values) in zip(cursors, statements, strict=True)
-    ]
+    return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
 
-async def _asend(
-    session: PostgresSession[psycopg.AsyncConnection[Any]], statements: list[PostgresStatement]
+async def aexecute_on(
+    connection: "psycopg.AsyncConnection[Any]", statements: list[PostgresStatement]
 ) -> list[PostgresRows]:
-    if len(statements) == 1:
-        sql, values = statements[0]
-        if values is not None and (prepared := session.prepared_for(sql)):
-            return [await session.connection.wait(prepared.execute(sql, values))]
-        await session.cursor.execute(sql, values, **AS_TEXT)
-        return [[] if values is None else await session.cursor.fetchall()]
-    if session.prepared:
-        return await session.connection.wait(session.prepared.execute_together(statements))
-    cursors = [AsyncRawCursor(session.connection, row_factory=tuple_row) for _ in statements]
-    async with session.connection.pipeline():
+    """Execute statements as `execute_on` does, on an async connection."""
+    cursors = [AsyncRawCursor(connection, row_factory=tuple_row) for _ in statements]
+    async with connection.pipeline() if len(cursors) > 1 else nullcontext():
         for cursor, (sql, values) in zip(cursors, statements, strict=True):
             await cursor.execute(sql, values, **AS_TEXT)
-    return [
-        [] if values is None else await cursor.fetchall()
-        for cursor, (_, values) in zip(cursors, statements, strict=True)
-    ]
+    return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]

@@ -1,10 +1,8 @@
 """The schema in the database: made by `migrate` or the text of `ddl`, and checked by the first command."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from importlib.resources import files
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import RawCursor
@@ -12,81 +10,139 @@ from psycopg import RawCursor
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.commands import Query
+from semel.core.drive import run_sync
 from semel.model import PROVISION, Problem
-from semel.stores.postgres.address import PostgresAddress
-from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
+from semel.stores.postgres.address import DRIVER_ERRORS, PostgresAddress, translated
 from semel.stores.postgres.interpreter import RoundTrip, RoundTrips
-from semel.stores.postgres.layout import META, Catalog, PostgresLayout
-from semel.stores.postgres.pool import PostgresSession, run
-from semel.stores.postgres.statements import PostgresStatement, qualified
-from semel.stores.sql import literal, missing_index, quoted
-from semel.tables import OWN, Table, optional_index
-
-T = TypeVar("T")
+from semel.stores.postgres.pool import execute_on, open_session
+from semel.stores.postgres.statements import (
+    BELL,
+    COLUMN_TYPES,
+    QUERIES,
+    PostgresStatement,
+    filled,
+    qualified,
+    realm,
+)
+from semel.stores.sql import PREFIX, UNUSUAL, listed, literal, missing_index, quoted
+from semel.tables import OWN, Index, Table, optional_index
 
 # How long a store relies on having seen an optional index, which its owner may drop.
 LOOK_SECONDS = 5.0
 # The version of the schema that this release writes.
 SCHEMA = 1
 ANOTHER_PLACE = "this version of semel did not make it, so choose another schema or database"
-
-_FOLDER = files(__package__) / "schema"
-
-
-def _queries() -> dict[str, str]:
-    """The queries of `queries.sql` by their names."""
-    parts = re.split(r"^-- name: (\w+)\n", (_FOLDER / "queries.sql").read_text("utf-8"), flags=re.MULTILINE)
-    return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+META = PREFIX + "meta"
+# PostgreSQL cuts longer names.
+LONGEST_NAME = 63
 
 
-QUERIES = _queries()
+class PostgresLayout:
+    """How a table is laid out: its definition, its indexes, and what a database lacks of it."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.title: str = PREFIX + table.name
+        self._needed = (*table.key, table.expires)
+        self._types = {name: COLUMN_TYPES[kind] for name, kind in table.kinds.items()}
+
+    def columns(self) -> dict[str, str]:
+        """Return the columns with their types, as the catalog has them."""
+        types = {name: kind.removesuffix(' COLLATE "C"') for name, kind in self._types.items()}
+        return types | {BELL: "smallint"}
+
+    def definition(self) -> str:
+        """Return the statement that makes the table if there is none."""
+        lines = [
+            f"{quoted(name)} {kind}{' NOT NULL' if name in self._needed else ''}"
+            for name, kind in self._types.items()
+        ]
+        lines += [f"{BELL} smallint NOT NULL DEFAULT 0", f"PRIMARY KEY ({listed(self.table.key)})"]
+        body = ",\n    ".join(lines)
+        return f"CREATE TABLE IF NOT EXISTS {quoted(self.title)} (\n    {body}\n);"
+
+    def indexes(self) -> dict[str, str]:
+        """Return the statements that make its indexes if they are missing, by their names."""
+        table = self.table
+        made = [self._index(table.expires, (table.expires,))]
+        for name in table.listed_by:
+            unusual = [UNUSUAL[name]] if name in UNUSUAL else []
+            made.append(self._index("_".join((name, *table.key)), (name, *table.key), unusual))
+        for index in table.indexes:
+            # A row that lacks one of them is not in it, and costs nothing.
+            there = [f"{quoted(name)} IS NOT NULL" for name in index.key if name not in self._needed]
+            made.append(self._index(index.name, (*index.key, *table.key), there))
+        return dict(made)
+
+    def optional_index(self, index: Index, on: str, make: str = "CREATE INDEX") -> str:
+        """Return the statement that makes an optional index if it is missing."""
+        columns = [realm(quoted(index.partition)) if index.by_realm else quoted(index.partition)]
+        columns += [quoted(name) for name in (index.sort, *self.table.key) if name is not None]
+        return f"{make} IF NOT EXISTS {quoted(self.index_title(index.name))} ON {on} ({', '.join(columns)})"
+
+    def index_title(self, name: str) -> str:
+        """Return what an index of this name is called in the database."""
+        return f"{self.title}_{name}".encode()[:LONGEST_NAME].decode(errors="ignore")
+
+    def _index(self, name: str, columns: tuple[str, ...], only: Sequence[str] = ()) -> tuple[str, str]:
+        """The name of an index, and its statement. With the key at its end it has the order of pages."""
+        title = self.index_title(name)
+        where = f" WHERE {' AND '.join(only)}" if only else ""
+        on = f"{quoted(self.title)} ({listed(tuple(dict.fromkeys(columns)))}){where}"
+        return title, f"CREATE INDEX IF NOT EXISTS {quoted(title)} ON {on};"
+
+    def missing(self, state: "SchemaState") -> list[str]:
+        """Return the columns that are not there."""
+        return [name for name in self.columns() if name not in state.columns.get(self.title, {})]
+
+    def changes(self, state: "SchemaState") -> Iterator[tuple[str, str]]:
+        """Return what there is to do, each as a sentence and its statement."""
+        if self.title not in state.columns:
+            yield f"made table {self.title}", self.definition()
+        for index, statement in self.indexes().items():
+            if index not in state.indexes:
+                yield f"made index {index}", statement
 
 
 class SchemaState(NamedTuple):
-    """What was found in a database."""
+    """What was found in a database: the columns of its tables with their types, indexes, and its stamp."""
 
-    found: Catalog
-    meta: dict[str, str] | None
+    columns: dict[str, dict[str, str]]
+    indexes: set[str]
+    meta: dict[str, str]
     encoding: str
-    forbidden: list[tuple[str, str]]
+    forbidden: list[tuple[Any, ...]]
 
     @property
     def version(self) -> int:
-        """The version of the schema; 0 where there is none."""
-        return int((self.meta or {}).get("schema", 0))
+        """The version of the schema; 0 if there is none."""
+        return int(self.meta.get("schema", 0))
 
     @property
     def environment(self) -> str | None:
         """The environment it belongs to."""
-        return (self.meta or {}).get("environment")
+        return self.meta.get("environment")
 
 
 def inspect(layouts: Sequence[PostgresLayout], schema: str | None) -> RoundTrips[SchemaState]:
-    """Look at a database. No question fails because something is missing, which would end a transaction."""
+    """Look at a database. No query fails because something is missing, which would end a transaction."""
     titles = [*(layout.title for layout in layouts), META]
     names = [qualified(title, schema) for title in titles]
-    columns, indexes, forbidden, encoding = yield _round_trip(
-        ("columns", [titles, names]),
-        ("indexes", [names]),
-        ("privileges", [titles[:-1], names[:-1]]),
-        ("encoding", []),
-    )
+    asked: dict[str, list[Any]] = {
+        "columns": [titles, names],
+        "indexes": [names],
+        "privileges": [titles[:-1], names[:-1]],
+        "encoding": [],
+    }
+    queries: list[PostgresStatement] = [(QUERIES[name].encode(), values) for name, values in asked.items()]
+    columns, indexes, forbidden, encoding = yield RoundTrip(queries, commits=False)
     there: dict[str, dict[str, str]] = {}
     for title, name, kind in columns:
         there.setdefault(title, {})[name] = kind
-    meta: dict[str, str] | None = None
+    meta: list[Any] = []
     if META in there:
-        [rows] = yield RoundTrip([(QUERIES["meta"].format(meta=names[-1]).encode(), [])], commits=False)
-        meta = dict(rows)
-    indexed = {name for (name,) in indexes}
-    return SchemaState(
-        Catalog(there, indexed), meta, encoding[0][0], [(title, may) for title, may in forbidden]
-    )
-
-
-def _round_trip(*asked: tuple[str, list[Any]]) -> RoundTrip:
-    statements: list[PostgresStatement] = [(QUERIES[name].encode(), values) for name, values in asked]
-    return RoundTrip(statements, commits=False)
+        [meta] = yield RoundTrip([(filled("meta", meta=names[-1]).encode(), [])], commits=False)
+    return SchemaState(there, {name for (name,) in indexes}, dict(meta), encoding[0][0], forbidden)
 
 
 def check(state: SchemaState, layouts: Sequence[PostgresLayout], env: str, address: PostgresAddress) -> None:
@@ -94,7 +150,7 @@ def check(state: SchemaState, layouts: Sequence[PostgresLayout], env: str, addre
     if state.encoding != "UTF8":
         raise errors.WrongSchema(_misencoded(state).what)
     _check_stamp(state, env)
-    missing = [layout.title for layout in layouts if layout.title not in state.found.columns]
+    missing = [layout.title for layout in layouts if layout.title not in state.columns]
     if state.environment is None or missing:
         lacking, command = ", ".join(missing) or META, _provision(address, env, layouts)
         raise errors.TableMissing(f"PostgreSQL at {address.place} has no {lacking}; run: {command}")
@@ -130,7 +186,7 @@ class SchemaCheck:
         asked_at = self._clock.monotonic()
         state = yield from inspect(self._layouts, self._address.schema)
         check(state, self._layouts, self._env, self._address)
-        self._indexes = state.found.indexes
+        self._indexes = state.indexes
         self._due_at = asked_at + LOOK_SECONDS
         self.passed = True
 
@@ -162,7 +218,7 @@ def problems(url: str, env: str, tables: Iterable[Table] = (), chosen: Iterable[
 def _unchosen(state: SchemaState, chosen: Iterable[str]) -> Iterator[Problem]:
     for name in chosen:
         table, _ = optional_index(name)
-        if PostgresLayout(table).index_title(name) not in state.found.indexes:
+        if PostgresLayout(table).index_title(name) not in state.indexes:
             yield missing_index(table, name)
 
 
@@ -184,7 +240,7 @@ def _problems(
     for layout in layouts:
         yield from _misfits(layout, state, address.schema)
         for index in layout.indexes():
-            if index not in state.found.indexes:
+            if index not in state.indexes:
                 yield Problem(f"index {index} is missing", PROVISION)
     for title, privilege in state.forbidden:
         role = quoted(address.role) if address.role else "that role"
@@ -194,13 +250,16 @@ def _problems(
 
 def _misfits(layout: PostgresLayout, state: SchemaState, schema: str | None) -> Iterator[Problem]:
     """What a table lacks, or has otherwise."""
-    if layout.title not in state.found.columns:
+    if layout.title not in state.columns:
         yield Problem(f"table {layout.title} is missing", PROVISION)
         return
-    for name in layout.missing(state.found):
+    for name in layout.missing(state):
         yield Problem(f"table {layout.title} has no column {name}", ANOTHER_PLACE)
-    for name, kind in layout.mistaken(state.found).items():
-        right = layout.columns()[name]
+    there = state.columns[layout.title]
+    for name, right in layout.columns().items():
+        kind = there.get(name, right)
+        if kind == right:
+            continue
         yield Problem(
             f"column {name} of table {layout.title} is {kind} and not {right}",
             f"ALTER TABLE {qualified(layout.title, schema)} ALTER COLUMN {quoted(name)} TYPE {right} "
@@ -272,18 +331,21 @@ class SchemaBuilder(NamedTuple):
     def _tables(self) -> Iterator[str]:
         for layout in self.layouts:
             with _alone(self.connection, self.schema):
-                found = self.state().found
-                if layout.title in found.columns and (missing := layout.missing(found)):
+                state = self.state()
+                if layout.title in state.columns and (missing := layout.missing(state)):
                     columns = ", ".join(missing)
                     raise errors.WrongSchema(f"table {layout.title} has no column {columns}: {ANOTHER_PLACE}")
-                for change in layout.changes(found):
-                    _run(self.connection, change.sql)
-                    yield change.what
+                for what, sql in layout.changes(state):
+                    _run(self.connection, sql)
+                    yield what
 
     def state(self) -> SchemaState:
-        """What is there now."""
-        session = PostgresSession(self.connection, Clock())
-        return run(session, inspect(self.layouts, self.schema), self.address)
+        """Return what is there now."""
+        steps = inspect(self.layouts, self.schema)
+        try:
+            return run_sync(steps, lambda round_trip: execute_on(self.connection, round_trip.statements))
+        except DRIVER_ERRORS as error:
+            raise translated(error, self.address) from error
 
 
 def _check_stamp(state: SchemaState, env: str) -> None:
@@ -295,7 +357,7 @@ def _check_stamp(state: SchemaState, env: str) -> None:
 
 @contextmanager
 def _alone(connection: "psycopg.Connection[Any]", schema: str | None) -> Iterator[None]:
-    """A transaction in which nobody else changes the schema."""
+    """A transaction in which no other session changes the schema."""
     with connection.transaction():
         for setting in _settings(schema):
             _run(connection, setting)
@@ -320,16 +382,13 @@ def _asked(connection: "psycopg.Connection[Any]", name: str, values: list[Any]) 
 
 @contextmanager
 def _connected(address: PostgresAddress) -> "Iterator[psycopg.Connection[Any]]":
-    try:
-        connection = address.connect()
-    except DRIVER_ERRORS as error:
-        raise unreachable(error, address) from error
-    with closing(connection):
-        yield connection
+    session = open_session(address)
+    with closing(session.connection):
+        yield session.connection
 
 
 def ddl(tables: Iterable[Table], env: str, schema: str | None = None, chosen: Iterable[str] = ()) -> str:
-    """The whole schema as SQL, for whoever runs it instead of `migrate`; running it again changes nothing.
+    """Return the whole schema as SQL, to run instead of `migrate`; running it again changes nothing.
 
     `chosen` are names of optional indexes; `choose` makes one without blocking writers, which no transaction
     can.
@@ -338,7 +397,8 @@ def ddl(tables: Iterable[Table], env: str, schema: str | None = None, chosen: It
     if schema is not None:
         lines += [f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)};", _settings(schema)[-1]]
     lines.append(QUERIES["create_meta"])
-    lines += [statement for layout in layouts_of(tables) for statement in layout.script()]
+    for layout in layouts_of(tables):
+        lines += [layout.definition(), *layout.indexes().values()]
     for table, index in map(optional_index, chosen):
         layout = PostgresLayout(table)
         lines.append(layout.optional_index(index, quoted(layout.title)) + ";")

@@ -1,112 +1,496 @@
-"""What the statements of a table have in common.
+"""Commands as statements with their values, rows as items and replies. Nothing here does I/O.
 
-Each begins with `n`, which reads the time, and `v`, which has the values of one command, or of many of the
-same shape. `o` is always a row of the table.
+The text of a statement is in `queries.sql`. It depends on the table, the kind of write and the names in it;
+values travel as parameters. What PostgreSQL cannot store is refused here, before anything is sent: an error
+from the server would end a transaction that may be the caller's.
 """
 
-from collections.abc import Sequence
-from functools import cached_property
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any, TypeAlias
 
-from semel.stores.postgres.values import Parameters
-from semel.stores.sql import PREFIX, quoted
-from semel.tables import Kind, Table
+import msgspec
+
+from semel.core.commands import (
+    ABSENT,
+    Add,
+    After,
+    Applied,
+    Delete,
+    Get,
+    Item,
+    Page,
+    Presence,
+    Put,
+    Query,
+    Refused,
+    Watch,
+    Write,
+    allowed,
+    cursor,
+    ordering,
+    place_of,
+)
+from semel.errors import UsageError
+from semel.stores.sql import PREFIX, UNUSUAL, USUAL, check, check_kind, lacks, literal, quoted
+from semel.tables import Index, Kind, Table
 
 PostgresStatement: TypeAlias = tuple[bytes, list[Any] | None]
+PostgresRow: TypeAlias = tuple[Any, ...]
+PostgresRows: TypeAlias = list[PostgresRow]
+Convert: TypeAlias = Callable[[Any], Any]
+# What is written to each column, as SQL.
+Changes: TypeAlias = dict[str, str]
 
-# Whether anybody waits for an item: 0 nobody, 1 somebody, 2 the last write has notified them.
+# Texts compare by their bytes. A double holds every integer up to 2^53, which is as far as a number may go.
+# An object is kept as it was written: jsonb would refuse a NUL in a text, and write numbers in another form.
+COLUMN_TYPES = {
+    Kind.TEXT: 'text COLLATE "C"',
+    Kind.NUMBER: "double precision",
+    Kind.BYTES: "bytea",
+    Kind.FLAG: "boolean",
+    Kind.OBJECT: "json",
+    Kind.SET: "text[]",
+}
+# Objects and sets travel as texts.
+SENT_AS = {
+    Kind.TEXT: "text",
+    Kind.NUMBER: "float8",
+    Kind.BYTES: "bytea",
+    Kind.FLAG: "bool",
+    Kind.OBJECT: "text::json",
+    Kind.SET: "text::text[]",
+}
+FOREVER = "'Infinity'::float8"
+EXACT = 2.0**53
+NOTHING: Item = {}
+# The column that says whether a waiter is to be notified.
 BELL = "_bell"
-
-# Read once in a statement, so that nothing in it is decided by two different times.
-TIME = "coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8)"
-# The same in every statement of a transaction: when it began.
-TIME_OF_ALL = "coalesce($1::float8, extract(epoch FROM transaction_timestamp())::float8)"
-ASK_TIME = f"SELECT {TIME}".encode()
+# Every write of a transaction fails with these words if it is refused; they are in the server's log.
+REFUSED = "semel rolls this transaction back: a write in it was refused"
 
 
-class StatementTemplate:
-    """A statement for every command of one shape."""
-
-    def __init__(
-        self, parameters: Parameters, keyed: int, body: str, body_of_many: str = "", body_or_fail: str = ""
-    ) -> None:
-        self._parameters = parameters
-        self._keyed = keyed
-        self._body_of_many = body_of_many or body
-        self._body_or_fail = body_or_fail or body
-        self._many: dict[tuple[bool, ...], bytes] = {}
-        self.one: bytes = _whole(parameters.one(), body)
-
-    @cached_property
-    def or_fail(self) -> bytes:
-        """The statement for one write of several: it fails where the write is refused, and they all do."""
-        return _whole(self._parameters.one(), self._body_or_fail, TIME_OF_ALL)
-
-    def values(self, *parts: Any) -> list[Any]:
-        """The values of a command, in the order of its parameters."""
-        return [
-            parts[part][place] if convert is None else convert(parts[part][place])
-            for part, place, convert in self._parameters.sources
-        ]
-
-    def many(self, now: float | None, rows: Sequence[Sequence[Any]]) -> PostgresStatement:
-        """The statement for the values of many commands."""
-        columns = list(zip(*rows, strict=True))
-        # A status, a token or a span of time is mostly the same in all of them. The key is not.
-        shared = [column.count(column[0]) == len(column) for column in columns]
-        shared[0] = False
-        sql = self._many.get(tuple(shared))
-        if sql is None:
-            sql = _whole(self._parameters.many(shared, self._keyed), self._body_of_many)
-            self._many[tuple(shared)] = sql
-        sent = [column[0] if alike else list(column) for column, alike in zip(columns, shared, strict=True)]
-        return sql, [now, *sent]
+def _read_queries() -> dict[str, str]:
+    text = (files(__package__) / "queries.sql").read_text("utf-8")
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+    return {name: query.strip() for name, query in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def _whole(values: str, body: str, time: str = TIME) -> bytes:
-    return f"WITH n AS MATERIALIZED (SELECT {time} AS now), {values}{body}".encode()
+QUERIES = _read_queries()
+"""The queries of `queries.sql` by their names, each after its description."""
 
 
-class TableSQL:
-    """One table, as clauses know it."""
-
-    def __init__(self, table: Table, schema: str | None) -> None:
-        self.table = table
-        self.kinds: dict[str, Kind] = table.kinds
-        self.name: str = qualified(PREFIX + table.name, schema)
-        self.keyed: int = len(table.key)
-        self.expires: str = quoted(table.expires)
-        self.here: str = " AND ".join(
-            f"o.{quoted(name)} = v.p{place}" for place, name in enumerate(table.key)
-        )
-        self.alive: str = f"o.{self.expires} > n.now"
-
-    def columns(self, row: str, first: str = "") -> str:
-        """The columns of a row, or of another one where that is there; an object comes as its text."""
-        columns: list[str] = []
-        for name, kind in self.kinds.items():
-            column = f"{row}.{quoted(name)}" + ("::text" if kind is Kind.OBJECT else "")
-            if first:
-                column = f"coalesce({first}.{quoted(name)}, {column})"
-            columns.append(f"{column} AS {quoted(name)}")
-        return ", ".join(columns)
-
-    def order(self, row: str, direction: str = "", names: Sequence[str] = ()) -> str:
-        """The key of a row, or these of its columns, to sort by."""
-        return ", ".join(f"{row}.{quoted(name)}{direction}" for name in names or self.table.key)
+def filled(query: str, **names: str) -> str:
+    """Fill in a query of `queries.sql`, without its description."""
+    return QUERIES[query].partition("\n")[2].format(**names)
 
 
-def realm(column: str) -> str:
-    """The environment and scope that a qualified name begins with, as an index of such has it."""
-    return f"(split_part({column}, '/', 1) || '/' || split_part({column}, '/', 2) || '/')"
+THE_TIME = filled("now")
+RUNG = filled("rung")
+ASK_TIME = filled("time", now=THE_TIME).encode()
+
+
+# Values
+
+
+def text(value: str) -> str:
+    """Return a text as PostgreSQL can store it."""
+    value = value if type(value) is str else str.__str__(value)  # the driver would send an enum's name
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"PostgreSQL cannot keep this text: {error}") from error
+    if "\0" in value:
+        raise UsageError(f"PostgreSQL cannot keep a text with a NUL in it: {value!r}")
+    return value
+
+
+def number(value: float) -> float:
+    """Return a number as a double, which must hold it exactly."""
+    try:
+        double = float(value)
+    except OverflowError:
+        double = float("nan")
+    if double != value:
+        raise UsageError(f"{value} cannot be kept: PostgreSQL keeps what a double holds exactly, and no NaN")
+    return double
+
+
+def seconds(after: After) -> float:
+    """Return how long after the server's now a moment is."""
+    return number(after.seconds)
+
+
+def packed(value: dict[str, Any]) -> str:
+    """Return an object as JSON."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"not an object as JSON knows it: {error}") from error
+
+
+def array(texts: set[str]) -> str | None:
+    """Return a set of texts as PostgreSQL writes an array, in one order; an empty one is no attribute."""
+    if not texts:
+        return None
+    escaped = [text(each).replace("\\", "\\\\").replace('"', '\\"') for each in sorted(texts)]
+    return '{"' + '","'.join(escaped) + '"}'
+
+
+CONVERSIONS: dict[Kind, Convert] = {
+    Kind.TEXT: text,
+    Kind.NUMBER: number,
+    Kind.BYTES: bytes,
+    Kind.OBJECT: packed,
+    Kind.SET: array,
+}
+UNPACK: dict[Kind, Convert] = {Kind.OBJECT: msgspec.json.decode, Kind.SET: set}
+
+
+def conversion(kind: Kind, kept: type) -> Convert | None:
+    """Return how a value of this type is made ready to send; None if it is sent as it is."""
+    if kept is After:
+        return seconds
+    # To make bytes of bytes would copy them, and a result may be large.
+    return None if kept in (bytes, type(None)) else CONVERSIONS.get(kind)
+
+
+def left_out(_value: Any) -> None:
+    """Stand for the conversion of a value that is not sent."""
+
+
+class WriteForm:
+    """What writes of one shape have in common: the statement, and how each value is made ready to send."""
+
+    def __init__(self) -> None:
+        self.sql: bytes = b""
+        self.conversions: list[Convert | None] = []
+        self._sent = 2
+
+    def add(self, kind: Kind, kept: type) -> str:
+        """Send the next value, and return it as SQL: `$3`, `$4`, ..."""
+        self.conversions.append(conversion(kind, kept))
+        self._sent += 1
+        value = f"${self._sent}::{SENT_AS[kind]}"
+        return f"(n.now + {value})" if kept is After else value
+
+    def leave_out(self) -> None:
+        """Do not send the next value."""
+        self.conversions.append(left_out)
+
+
+# Statements
 
 
 def qualified(title: str, schema: str | None) -> str:
-    """A table's name, in its schema where one is named."""
+    """Return a table's name, in its schema if one is given."""
     return quoted(title) if schema is None else f"{quoted(schema)}.{quoted(title)}"
 
 
 def channel(schema: str | None) -> str:
-    """The channel that waiters are notified of writes by; a longer name than 63 bytes would be cut."""
+    """Return the channel that waiters are notified on. PostgreSQL cuts names longer than 63 bytes."""
     name = "semel" if schema is None else PREFIX + schema
     return name.encode()[:63].decode(errors="ignore")
+
+
+def realm(column: str) -> str:
+    """Return the environment and scope that a qualified name begins with, as an index by these has it."""
+    return f"(split_part({column}, '/', 1) || '/' || split_part({column}, '/', 2) || '/')"
+
+
+class PostgresPlan:
+    """The statements of one table."""
+
+    def __init__(self, table: Table, schema: str | None = None) -> None:
+        self.table = table
+        self.name: str = qualified(PREFIX + table.name, schema)
+        self._kinds = kinds = table.kinds
+        self._columns = tuple(kinds)
+        self._others = [name for name in kinds if name not in table.key]
+        self._nothing: Changes = dict.fromkeys(self._others, "NULL")
+        self._numbers = tuple(name for name, kind in kinds.items() if kind is Kind.NUMBER)
+        self._unpacked = tuple((name, UNPACK[kind]) for name, kind in kinds.items() if kind in UNPACK)
+        self._forms: dict[tuple[Any, ...], WriteForm] = {}
+        key = [f"${place}::{SENT_AS[kinds[name]]}" for place, name in enumerate(table.key, 3)]
+        self._key_values = key
+        compared = zip(table.key, key, strict=True)
+        self._names = {
+            "now": THE_TIME,
+            "table": self.name,
+            "key": " AND ".join(f"o.{quoted(name)} = {value}" for name, value in compared),
+            "key_columns": ", ".join(map(quoted, table.key)),
+            "expires": quoted(table.expires),
+            "refused": REFUSED,
+            "note": f"json_build_array({literal(table.name)}, {', '.join(key)})::text",
+            "channel": literal(channel(schema)),
+        }
+        self._get = self._filled("get", item=self._item())
+        self._subscribe = self._filled("subscribe", item=self._item("w"))
+        self._reap = self._filled("reap")
+
+    def _filled(self, query: str, **names: str) -> bytes:
+        return filled(query, **self._names, **names).encode()
+
+    def _item(self, first: str = "", named: bool = True) -> str:
+        """The columns of `o`, or of another row if that is there; an object comes as its text."""
+        columns: list[str] = []
+        for name, kind in self._kinds.items():
+            column = f"o.{quoted(name)}"
+            if first:
+                column = f"coalesce({first}.{quoted(name)}, {column})"
+            if kind is Kind.OBJECT:
+                column += f"::text AS {quoted(name)}" if named else "::text"
+            columns.append(column)
+        return ", ".join(columns)
+
+    def _found(self, always: bool) -> str:
+        """The item in a reply to a write: one value and not many columns, since most replies have none."""
+        item = self._item("w" if always else "", named=False)
+        return f"ROW({item})" if always else f"CASE WHEN w._bell IS NULL THEN ROW({item}) END"
+
+    def item(self, row: PostgresRow) -> Item | None:
+        """Return the columns of a row as an item, without those that are NULL; None if there is no row."""
+        if row[0] is None:
+            return None
+        item = {name: value for name, value in zip(self._columns, row) if value is not None}  # noqa: B905 - quicker
+        for name in self._numbers:
+            value = item.get(name)
+            if value is not None and value.is_integer():
+                item[name] = int(value)
+        for name, unpack in self._unpacked:
+            if name in item:
+                item[name] = unpack(item[name])
+        return item
+
+    # Writing
+
+    def write(self, command: Write, now: float | None, together: bool = False) -> PostgresStatement:
+        """Return the statement of a write, which may be one of several in a transaction."""
+        kind, sort = type(command), command.sort
+        changes: Item = command.item if kind is Put else NOTHING if kind is Delete else command.set  # type: ignore[union-attr]
+        how: Any = None
+        asked: Any
+        if kind is Add:
+            how = (command.attribute, self._creates(command))  # type: ignore[arg-type, union-attr]
+            cap: float | None = command.cap  # type: ignore[union-attr]
+            asked = {"by": command.by} if cap is None else {"by": command.by, "cap": cap}  # type: ignore[union-attr]
+        else:
+            asked = command.expect  # type: ignore[union-attr]
+            if type(asked) is Presence:
+                how, asked = asked is ABSENT, NOTHING
+        changed, expected = tuple(map(type, changes.values())), tuple(map(type, asked.values()))
+        shape = (kind, how, type(sort), tuple(changes), changed, tuple(asked), expected)
+        form = self._forms.get(shape)
+        if form is None:
+            form = self._forms[shape] = self._form(command, changes, asked, how)
+        given = (command.key, *changes.values(), *asked.values())
+        if self.table.sort is not None:
+            given = (command.key, sort, *given[1:])
+        values: list[Any] = [now, together]
+        # The usual values are converted here: a call for each would take longer than all the rest.
+        for convert, value in zip(form.conversions, given):  # noqa: B905 - quicker
+            if convert is text and type(value) is str and value.isascii() and "\0" not in value:
+                values.append(value)
+            elif convert is seconds and -EXACT <= value.seconds <= EXACT:
+                values.append(float(value.seconds))
+            elif convert is number and -EXACT <= value <= EXACT:
+                values.append(float(value))
+            elif convert is not left_out:
+                values.append(value if convert is None else convert(value))
+        return form.sql, values
+
+    def _creates(self, command: Add) -> bool:
+        """Whether an addition may create an item, which needs an end."""
+        ends = bool(self.table.forever) or command.set.get(self.table.expires) is not None
+        return ends and command.by >= 0 and (command.cap is None or command.by <= command.cap)
+
+    def _form(self, command: Write, changes: Item, asked: Mapping[str, Any], how: Any) -> WriteForm:
+        """Fill in the statement of writes of this shape: what is inserted, set and expected."""
+        form, kind = WriteForm(), type(command)
+        for name, value in zip(self.table.key, (command.key, command.sort), strict=False):
+            check_kind(name, self._kinds[name], value)
+            form.add(self._kinds[name], type(value))
+        inserted = set_ = self._written(form, changes, kind is not Add or how[1])
+        if kind is Add:
+            query = "add" if how[1] else "add_to_existing"
+            number_ = self._number(command.attribute, inserted)  # type: ignore[union-attr]
+            by, *cap = [form.add(Kind.NUMBER, float) for _ in asked]
+            total = f"coalesce(o.{quoted(number_)}, 0) + {by}"
+            expected = f"{total} <= {cap[0]}" if cap else "TRUE"
+            if how[1]:  # the end of an existing item stays
+                inserted = self._ending(inserted)
+                set_ = self._excluded(name for name in set_ if name != self.table.expires)
+            inserted, set_ = inserted | {number_: by}, set_ | {number_: total}
+        else:
+            query = kind.__name__.lower()
+            expected = self._expected(form, asked)
+            if kind is Put:
+                query = "update" if how is None else "insert" if how else "put"
+                inserted = self._ending(inserted)
+                set_ = self._excluded(self._others) if query == "put" else self._nothing | inserted
+        form.sql = self._filled(
+            query,
+            columns=", ".join(map(quoted, (*self.table.key, *inserted))),
+            values=", ".join((*self._key_values, *inserted.values())),
+            set="".join(f"{quoted(name)} = {value}, " for name, value in set_.items()) + RUNG,
+            expected=expected,
+            reply=self._filled("reply", found=self._found(kind is Add)).decode(),
+        )
+        return form
+
+    def _written(self, form: WriteForm, changes: Item, ends: bool) -> Changes:
+        """Return what a command writes to each column. The key is its own, and so may be the item's end."""
+        check(self.table.name, self._kinds, changes)
+        written: Changes = {}
+        for name, value in changes.items():
+            if name in self.table.key or (name == self.table.expires and (value is None or not ends)):
+                form.leave_out()
+                if name == self.table.expires and ends:
+                    written = self._ending(written)
+            else:
+                written[name] = form.add(self._kinds[name], type(value))
+        return written
+
+    def _ending(self, written: Changes) -> Changes:
+        """Give an item an end if it has none."""
+        if self.table.expires in written:
+            return written
+        if not self.table.forever:
+            raise lacks(self.table, self.table.expires)
+        return written | {self.table.expires: FOREVER}
+
+    def _excluded(self, names: Iterable[str]) -> Changes:
+        """The values that were to be inserted; NULL where there were none."""
+        return {name: f"EXCLUDED.{quoted(name)}" for name in names}
+
+    def _number(self, name: str, written: Changes) -> str:
+        if self._kinds.get(name) is not Kind.NUMBER or name in written:
+            raise UsageError(f"table {self.table.name} has no number {name!r} to add to")
+        return name
+
+    def _expected(self, form: WriteForm, asked: Mapping[str, Any]) -> str:
+        """Return the comparison with what a write expects."""
+        clauses = []
+        for name, value in asked.items():
+            kind = self._kind(name)
+            if kind in (Kind.OBJECT, Kind.SET):
+                raise UsageError(f"{name!r} holds {kind}, which no write compares")
+            if value is not None:
+                check_kind(name, kind, value)
+            clauses.append(f"o.{quoted(name)} IS NOT DISTINCT FROM {form.add(kind, type(value))}")
+        return " AND ".join(clauses) or "TRUE"
+
+    def _kind(self, name: str) -> Kind:
+        check(self.table.name, self._kinds, {name: None})
+        return self._kinds[name]
+
+    # Replies
+
+    def reply(self, command: Write, row: PostgresRow) -> Applied | Refused | None:
+        """Return the reply to a write; None if it must be sent again.
+
+        A statement reads rows as they were when it began, and may have waited for another write since. So it
+        may have been refused by a row that it did not read.
+        """
+        if row[1]:
+            return Applied(row[0], self.item(row[3]) if type(command) is Add else None)
+        item = self.item(row[3])
+        return self.refusal(command, item, row[0]) if allowed(command, item) else Refused(row[0], item)
+
+    def refusal(self, command: Write, item: Item | None, now: float) -> Refused | None:
+        """Return the refusal of a write by an item, or by none; None if it is allowed."""
+        if not allowed(command, item):
+            return Refused(now, item)
+        if type(command) is Add and item is None and not self._creates(command):
+            raise lacks(self.table, self.table.expires)
+        return None
+
+    # Reading
+
+    def get(
+        self, command: Get | Watch | Write, now: float | None, together: bool = False
+    ) -> PostgresStatement:
+        """Return the statement that reads one item."""
+        return self._get, [now, together, *self._named_key(command)]
+
+    def subscribe(self, command: Watch, now: float | None) -> PostgresStatement:
+        """Return the statement that reads one item, and asks to be notified of the next write to it."""
+        return self._subscribe, [now, False, *self._named_key(command)]
+
+    def reap(self, limit: int, now: float | None) -> PostgresStatement:
+        """Return the statement that removes up to `limit` expired items."""
+        return self._reap, [now, False, str(limit)]
+
+    def query(self, query: Query, now: float | None) -> PostgresStatement:
+        """Return the statement that reads a page, and one item more."""
+        values: list[Any] = [now, False]
+        index = self.table.index(query.index)
+        order = ordering(self.table, index)
+
+        def sent(name: str, value: Any) -> str:
+            kind = self._kind(name)
+            check_kind(name, kind, value)
+            convert = conversion(kind, type(value))
+            values.append(value if convert is None else convert(value))
+            return f"${len(values)}::{SENT_AS[kind]}"
+
+        asked = [f"o.{quoted(self.table.expires)} > n.now", *self._bounds(query, index, sent)]
+        if query.after is not None:
+            place = zip(order, place_of(self.table, query.after, index), strict=True)
+            bound = ", ".join(sent(name, value) for name, value in place)
+            asked.append(f"({_listed('o', order)}) {'<' if query.reverse else '>'} ({bound})")
+        for name, value in query.equal.items():
+            asked.append(f"o.{quoted(name)} = {sent(name, value)}")
+            if value != USUAL.get(name, value):
+                asked.append(f"o.{UNUSUAL[name]}")
+        values.append(str(query.limit + 1))
+        direction = " DESC" if query.reverse else ""
+        sql = self._filled(
+            "page",
+            item=self._item(),
+            asked=" AND ".join(asked),
+            order=_listed("o", order, direction),
+            limit=f"${len(values)}::bigint",
+            order_again=_listed("r", order, direction),
+        )
+        return sql, values
+
+    def _bounds(self, query: Query, index: Index | None, sent: Callable[[str, Any], str]) -> list[str]:
+        """Return which partition of the table or of an index is asked for, and what part of it."""
+        by = self.table if index is None else index
+        bounds: list[str] = []
+        if query.key is not None:
+            column = f"o.{quoted(by.partition)}"
+            column = realm(column) if index is not None and index.by_realm else column
+            bounds.append(f"{column} = {sent(by.partition, query.key)}")
+        if query.prefix:
+            column, prefix = f"o.{quoted(by.partition)}", sent(by.partition, query.prefix)
+            # The first half is for the index; the server does not use one for the second.
+            bounds.append(f"{column} >= {prefix} AND starts_with({column}, {prefix})")
+        if by.sort is not None:
+            column = f"o.{quoted(by.sort)}"
+            if index is not None:
+                bounds.append(f"{column} IS NOT NULL")
+            for operator, value in ((">=", query.low), ("<=", query.high)):
+                if value is not None:
+                    bounds.append(f"{column} {operator} {sent(by.sort, value)}")
+        return bounds
+
+    def page(self, query: Query, rows: PostgresRows) -> Page:
+        """Return the page of a query's rows."""
+        items = [item for row in rows if (item := self.item(row[1:])) is not None]
+        page, index = tuple(items[: query.limit]), self.table.index(query.index)
+        return Page(rows[0][0], page, cursor(self.table, page[-1], index) if len(items) > len(page) else None)
+
+    def _named_key(self, command: Get | Watch | Write) -> list[Any]:
+        named: list[Any] = []
+        for name, value in zip(self.table.key, (command.key, command.sort), strict=False):
+            check_kind(name, self._kinds[name], value)
+            named.append(CONVERSIONS[self._kinds[name]](value))
+        return named
+
+
+def _listed(row: str, names: Sequence[str], direction: str = "") -> str:
+    """Columns of a row, as SQL lists or sorts by them."""
+    return ", ".join(f"{row}.{quoted(name)}{direction}" for name in names)

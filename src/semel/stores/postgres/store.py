@@ -1,27 +1,33 @@
-"""The store in a PostgreSQL database."""
+"""The store in a PostgreSQL database, and the store inside a transaction of the caller's."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from semel.core.clock import Clock
-from semel.core.commands import Found, Get, Query, Stored, Time, Watch
+from semel.core.commands import Applied, Batch, Found, Many, Stored, Time, Transact, Watch
 from semel.core.connections import PerLoop
+from semel.core.drive import run_async, run_sync
 from semel.core.running import RENEWING
 from semel.core.runtime import FORKING
 from semel.core.threads import Waiter
-from semel.errors import StoreClosed, StoreUnavailable
+from semel.errors import StoreClosed, StoreUnavailable, UsageError
 from semel.model import TableSize
-from semel.stores.postgres.address import PostgresAddress
+from semel.stores.postgres.address import DRIVER_ERRORS, STANDBY, PostgresAddress, translated
 from semel.stores.postgres.background import BackgroundWorker
-from semel.stores.postgres.interpreter import PostgresSteps, RoundTrips
-from semel.stores.postgres.plan import PostgresPlan
-from semel.stores.postgres.pool import AsyncPostgresPool, PostgresPool, PostgresSession, arun, run
+from semel.stores.postgres.interpreter import PostgresSteps, RoundTrip, RoundTrips, StepsWithin
+from semel.stores.postgres.pool import (
+    AsyncPostgresPool,
+    PostgresPool,
+    aexecute_on,
+    execute_on,
+)
 from semel.stores.postgres.schema import SchemaCheck, layouts_of
-from semel.stores.postgres.within import PostgresWithin, StepsWithin
+from semel.stores.postgres.statements import PostgresPlan, PostgresRows
 from semel.stores.servertime import ServerTime
-from semel.stores.shared import Plans, made, place_named
+from semel.stores.shared import Plans, place_named, wake
 from semel.stores.waiting import KeyWatchers
 from semel.tables import Table
 
@@ -29,14 +35,71 @@ if TYPE_CHECKING:
     from semel.core.codecs import Overflow
 
 T = TypeVar("T")
+CallersConnection: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
 
-# To ask for a notification is to write. After a shorter wait the work is likely to be done before it pays.
+# To ask for a notification is to write. After a shorter wait the work is likely done before that pays.
 WORTH_SUBSCRIBING = 0.03
+# The replies to a command that wrote something, or may have.
+WRITTEN = (Applied, Many)
 
-READS = frozenset({Get, Query, Time})
+
+class Commands:
+    """Executes commands by round trips, which a store makes on its own connections or on the caller's."""
+
+    _steps: PostgresSteps
+    _time: ServerTime
+    _watchers: KeyWatchers
+
+    def execute(self, command: Stored) -> Any:
+        """Execute the command, and return its reply."""
+        if type(command) is Watch:
+            read = self._look(command)
+            watched = place_named(command)
+            return self._watchers.watch(watched, command.seconds, lambda: self._run(read()))
+        if type(command) is Time and (known := self._time.known()) is not None:
+            return known
+        reply = self._run(self._steps.of(command))
+        self._time.observe(reply)
+        if type(reply) in WRITTEN:
+            self._written(command, reply)
+        return reply
+
+    def at_once(self, command: Stored) -> Any | None:
+        """Return the time, if the server told it lately; every other reply comes over a network."""
+        return self._time.known() if type(command) is Time else None
+
+    async def aexecute(self, command: Stored) -> Any:
+        """Execute the command on a connection of the running loop, and return its reply."""
+        if type(command) is Watch:
+            read = self._look(command)
+
+            async def look() -> Found:
+                return await self._arun(read())
+
+            return await self._watchers.awatch(place_named(command), command.seconds, look)
+        if type(command) is Time and (known := self._time.known()) is not None:
+            return known
+        reply = await self._arun(self._steps.of(command))
+        self._time.observe(reply)
+        if type(reply) in WRITTEN:
+            self._written(command, reply)
+        return reply
+
+    def _run(self, steps: RoundTrips[T]) -> T:
+        raise NotImplementedError
+
+    async def _arun(self, steps: RoundTrips[T]) -> T:
+        raise NotImplementedError
+
+    def _look(self, command: Watch) -> Callable[[], RoundTrips[Found]]:
+        """How to read an item after the wait."""
+        return lambda: self._steps.read(command)
+
+    def _written(self, command: Any, reply: Any) -> None:
+        """Do what follows a write."""
 
 
-class PostgresStore:
+class PostgresStore(Commands):
     """Items in the tables of a database, for every machine that can reach it."""
 
     def __init__(
@@ -66,58 +129,33 @@ class PostgresStore:
         self._renewals = PostgresPool(renewals, self._clock)
         self._pools = self._per_loop(self._address)
         self._renewals_of_loops = self._per_loop(renewals)
-        self._background = BackgroundWorker(self._address, self._clock, self._watchers.notify, self._reap)
+        self._background = BackgroundWorker(self._address, self._watchers.notify, self.reap)
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self._address.shown}>"
 
     @classmethod
     def from_url(cls, url: str, *, env: str, clock: Clock) -> "PostgresStore":
-        """`postgresql://user:password@host:port/database`; the first command connects."""
+        """Return the store at `postgresql://user:password@host:port/database`; the first command connects."""
         return cls(PostgresAddress.from_url(url), env=env, clock=clock)
 
-    # The three ways to ask
-
-    def execute(self, command: Stored) -> Any:
-        """Carry the command out and answer it."""
-        if type(command) is Watch:
-            return self._watch(command)
-        reply = self.at_once(command)
-        if reply is None:
-            reply = self._run(self._steps.of(command))
-            self._answered(command, reply)
-        return reply
-
-    def at_once(self, command: Stored) -> Any | None:
-        """The time, where it was heard lately; every other answer comes over a network."""
-        return self._time.known() if type(command) is Time else None
-
-    async def aexecute(self, command: Stored) -> Any:
-        """Carry the command out on a connection of the running loop and answer it."""
-        if type(command) is Watch:
-            return await self._awatch(command)
-        reply = self.at_once(command)
-        if reply is None:
-            reply = await self._arun(self._steps.of(command))
-            self._answered(command, reply)
-        return reply
-
-    def within(self, connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> PostgresWithin:
-        """This store inside the transaction of a connection of the caller's, sync or async.
+    def within(self, connection: "CallersConnection") -> "PostgresWithin":
+        """Return this store inside the transaction of a connection of the caller's, sync or async.
 
         What it writes is committed, or rolled back, together with what the caller writes there.
         """
-        steps, clock, time = StepsWithin(self._steps), self._clock, self._time
-        store = PostgresWithin(connection, steps, self._checking, self._address, clock=clock, time=time)
+        steps = StepsWithin(self._steps)
+        check, clock, time = self._checking, self._clock, self._time
+        store = PostgresWithin(connection, steps, check, self._address, clock=clock, time=time)
         store.overflow = self.overflow
         return store
 
     def reap(self, limit: int = 500) -> int:
-        """Remove up to so many expired items now; it is done in the background too, as more is written."""
-        return self._run(self._reap(limit))
+        """Remove up to `limit` expired items now; the background thread does so too, as more is written."""
+        return self._run(self._steps.reap([layout.table for layout in self._layouts], limit))
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:
-        """The sizes of the tables that the database has."""
+        """Return the sizes of the tables that the database has."""
         return self._run(self._steps.measure(tables, self._address.schema))
 
     async def leave(self) -> None:
@@ -126,7 +164,7 @@ class PostgresStore:
         await self._renewals_of_loops.leave()
 
     def close(self) -> None:
-        """Close every connection; what another thread is about ends with its statement."""
+        """Close every connection; a command in another thread ends with its statement."""
         self._background.stop()
         for pool in (self._pool, self._renewals):
             pool.close()
@@ -145,71 +183,55 @@ class PostgresStore:
     # Round trips
 
     def _run(self, steps: RoundTrips[T]) -> T:
-        steps = steps if self._schema.passed else self._checking(steps)
+        if not self._schema.passed:
+            steps = self._checking(steps)
         first = next(steps)  # what is wrong with a command is raised before anything is sent
         waiter = Waiter()
         with waiter.held:
-            pool, session = self._take(waiter)
+            pool = self._renewals if RENEWING.get() else self._pool
             try:
-                return run(session, steps, self._address, pool.renew, first)
-            finally:
-                pool.give(session)
-
-    def _take(self, waiter: Waiter) -> tuple[PostgresPool, PostgresSession[psycopg.Connection[Any]]]:
-        """A session and its pool, which for the renewal of a lease is another one."""
-        if RENEWING.get():
-            try:
-                return self._renewals, self._renewals.take(waiter)
-            except StoreUnavailable:  # perhaps the server has all the connections that it may have
-                if not self._pool.has_idle:
+                session = pool.take(waiter)
+            except StoreUnavailable:
+                # A renewal has connections of its own, unless the server gives no more.
+                if pool is self._pool or not self._pool.has_idle:
                     raise
-        return self._pool, self._pool.take(waiter)
+                pool = self._pool
+                session = pool.take(waiter)
+            return pool.run(session, steps, first)
 
     async def _arun(self, steps: RoundTrips[T]) -> T:
-        steps = steps if self._schema.passed else self._checking(steps)
+        if not self._schema.passed:
+            steps = self._checking(steps)
         first = next(steps)
-        pool, session = await self._atake()
-        try:
-            return await arun(session, steps, self._address, pool.renew, first)
-        finally:
-            pool.give(session)
-
-    async def _atake(self) -> tuple[AsyncPostgresPool, PostgresSession[psycopg.AsyncConnection[Any]]]:
-        """A session and its pool, as `_take` gives them to threads."""
-        pool = self._pools.here()
+        pool = usual = self._pools.here()
         if RENEWING.get():
-            renewals = self._renewals_of_loops.here()
-            try:
-                return renewals, await renewals.take()
-            except StoreUnavailable:
-                if not pool.has_idle:
-                    raise
-        return pool, await pool.take()
+            pool = self._renewals_of_loops.here()
+        try:
+            session = await pool.take()
+        except StoreUnavailable:
+            if pool is usual or not usual.has_idle:
+                raise
+            pool = usual
+            session = await pool.take()
+        return await pool.run(session, steps, first)
 
     def _checking(self, steps: RoundTrips[T]) -> RoundTrips[T]:
-        """Round trips that begin with a check of the database, unless it has passed one."""
+        """Begin with a check of the database, unless it has passed one."""
         if not self._schema.passed:
             yield from self._schema.look()
         return (yield from steps)
 
-    # Answers, waiting and reaping
+    # Replies and waiting
 
-    def _watch(self, command: Watch) -> Found:
-        self._background.listen()
-        look = self._look(command)
-        return self._watchers.watch(place_named(command), command.seconds, lambda: self._run(look()))
-
-    async def _awatch(self, command: Watch) -> Found:
-        self._background.listen()
-        read = self._look(command)
-
-        async def look() -> Found:
-            return await self._arun(read())
-
-        return await self._watchers.awatch(place_named(command), command.seconds, look)
+    def _written(self, command: Any, reply: Any) -> None:
+        """Count what was written, and wake the waiters in this process."""
+        several = type(command) in (Transact, Batch)
+        self._background.count_write(len(command.writes) if several else 1)
+        wake(self._watchers, command, reply)
 
     def _look(self, command: Watch) -> Callable[[], RoundTrips[Found]]:
-        """How an item is read after the wait: who waited in vain asks to be notified of the next write."""
+        """How to read an item after the wait: a waiter in vain asks to be notified of the next write."""
+        self._background.listen()
         end = self._clock.monotonic() + command.seconds / 2
 
         def look() -> RoundTrips[Found]:
@@ -219,22 +241,10 @@ class PostgresStore:
 
         return look
 
-    def _answered(self, command: Any, reply: Any) -> None:
-        """Note the time; wake whoever waits in this process for what was written, and count it."""
-        self._time.observe(reply)
-        if type(command) in READS:
-            return
-        for write in made(command, reply):
-            self._background.count_write()
-            self._watchers.notify(place_named(write))
-
-    def _reap(self, limit: int) -> RoundTrips[int]:
-        return self._steps.reap([layout.table for layout in self._layouts], limit)
-
     # A fork
 
     def reset_after_fork(self) -> Any:
-        """In a forked child: the connections are the parent's, and ending one here would end its session."""
+        """In a forked child: the connections are the parent's, and closing one here would end its session."""
         inherited = self._pool, self._renewals, self._pools, self._renewals_of_loops, self._background
         self._connect()
         return inherited
@@ -242,3 +252,68 @@ class PostgresStore:
 
 async def _hang_up(pool: AsyncPostgresPool) -> None:
     pool.drop_all()
+
+
+class PostgresWithin(Commands):
+    """A store whose writes belong to the transaction that is open on a connection. It ends none itself.
+
+    A sync connection is used by `execute`, and an async one by `aexecute`. Nothing takes effect before the
+    caller commits, so no reply that is lost leaves a write in doubt.
+    """
+
+    def __init__(
+        self,
+        connection: CallersConnection,
+        steps: StepsWithin,
+        checking: "Callable[[RoundTrips[Any]], RoundTrips[Any]]",
+        address: PostgresAddress,
+        *,
+        clock: Clock,
+        time: ServerTime,
+    ) -> None:
+        self.overflow: Overflow | None = None
+        self._time = time
+        self._connection: Any = connection
+        self._steps = steps
+        self._checking = checking
+        self._address = address
+        self._watchers = KeyWatchers(clock)
+
+    def close(self) -> None:
+        """Do nothing: the connection is the caller's."""
+
+    def _run(self, steps: RoundTrips[T]) -> T:
+        if not isinstance(self._connection, psycopg.Connection):
+            raise UsageError("this connection belongs to asyncio: await the methods of an AsyncLedger on it")
+        self._check_transaction()
+
+        def send(round_trip: RoundTrip) -> list[PostgresRows]:
+            try:
+                return execute_on(self._connection, round_trip.statements)
+            except DRIVER_ERRORS as error:
+                raise translated(error, self._address) from error
+
+        result: T = run_sync(self._checking(steps), send)
+        return result
+
+    async def _arun(self, steps: RoundTrips[T]) -> T:
+        if not isinstance(self._connection, psycopg.AsyncConnection):
+            raise UsageError("this connection is no asyncio's: use the methods of a Ledger on it")
+        self._check_transaction()
+
+        async def send(round_trip: RoundTrip) -> list[PostgresRows]:
+            try:
+                return await aexecute_on(self._connection, round_trip.statements)
+            except DRIVER_ERRORS as error:
+                raise translated(error, self._address) from error
+
+        return await run_async(self._checking(steps), send)
+
+    def _check_transaction(self) -> None:
+        pgconn = self._connection.pgconn
+        if pgconn.transaction_status == TransactionStatus.IDLE and self._connection.autocommit:
+            raise UsageError(
+                "no transaction is open on this connection: begin one, as with connection.transaction()"
+            )
+        if pgconn.parameter_status(b"in_hot_standby") == b"on":
+            raise StoreUnavailable(f"the connection to share: {STANDBY}")

@@ -1,126 +1,208 @@
-"""The pure half: commands as scripts with their keys and arguments, and what a script answers as items."""
+"""What is sent and received for one table: the names of keys, the arguments of scripts, and items.
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+    semel:meta                                   the environment and the schema that the prefix belongs to
+    semel:ledger:{prod/acme/}{charge:o-1}        an item
+    semel:journal:{prod/acme/}{chat-7}           the order of a partition, if the table has a sort key
+    semel:journal:{prod/acme/}{chat-7}:01J5...   an item of that partition
+    semel:journal/actor-at:prod/acme/ann         the entries of an index for one value
+    semel:journal/actor-at:{prod/acme/}prod/acme/ann     the same in a cluster
+
+The first braces hold the environment and the scope. In a cluster they select the slot: all keys of a scope
+are on one node, so one script can change any of them. An entry of an index is in the slot of its item.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 
 from semel.core.commands import (
-    Absent,
+    ABSENT,
+    ANY,
     Add,
     After,
-    AllOf,
-    AnyOf,
-    AtMost,
-    Begins,
-    Condition,
+    Applied,
     Delete,
-    Equals,
     Get,
     Item,
-    OneOf,
-    Past,
-    Present,
     Put,
     Query,
+    Refused,
     Sort,
     Update,
     Watch,
     Write,
-    holds,
-    outcome,
+    ordering,
     place_of,
 )
-from semel.errors import RecordCorrupt, UsageError
-from semel.stores.redis.indexes import KEPT, IndexEntry, Indexes
-from semel.stores.redis.keys import KeyNames
-from semel.stores.redis.protocol import RedisCommand
-from semel.stores.redis.scripts import PAGE, READ, Binary, Bounds, ScriptCondition, ScriptWrite, time_argument
+from semel.errors import UsageError
+from semel.stores.redis.router import PAGE, WRITE, RedisCommand
 from semel.stores.shared import PYTHON_TYPES
-from semel.tables import FOREVER, Kind, Table
+from semel.tables import FOREVER, Index, Kind, Table
 
-# Lua's numbers are floats, which have every whole number up to here; larger ones travel, and stay, as text.
+# Lua's numbers are floats, which represent every whole number up to here.
 EXACT = 2**53
-
-Packer: TypeAlias = Callable[[Any, Binary], Any]
-
-
-# What is never so: a write that is only asked where it would bring its item.
-NEVER: ScriptCondition = ("never",)
-
-# Conditions that are not on one attribute.
-OF_NO_ATTRIBUTE = frozenset({Present, AllOf, AnyOf})
+# Stands for the scope of a key that has none. A real one has two slashes.
+NO_SCOPE = "/"
+# The field in which write.lua keeps the entries that lead to an item.
+ENTRIES = b"@"
+# In an entry: what separates the value of the sort attribute from the item's key, what a zero in the value
+# becomes, and what sorts after every key. No text sorts before the separator.
+END, ZERO, LAST = b"\0\0", b"\0\1", b"\xff"
 
 
-class PlannedWrite(NamedTuple):
-    """A write, what has to lead to the item that it leaves, and what has to be so still for it to be made."""
-
-    plan: "RedisPlan"
-    write: Write
-    entries: tuple[IndexEntry, ...] = ()
-    end: float | After | None = None
-    """When that item ends."""
-    still: ScriptCondition | None = None
+# Arguments and replies of write.lua
 
 
-class ItemShape(NamedTuple):
-    """What is known of all items with the same names and types."""
+class ScriptIndex(msgspec.Struct, omit_defaults=True):
+    """An index as write.lua reads it."""
+
+    key: str
+    by: str
+    sort: str | None = None
+    number: bool = False
+    """Whether the sort attribute is a number."""
+
+
+class ScriptWrite(msgspec.Struct, omit_defaults=True, gc=False):
+    """One write as write.lua reads it, or a read, which is a write that is always refused."""
+
+    expires: str = ""
+    read: bool = False
+    whole: bool = False
+    """Whether nothing of the item before stays: a put, or a deletion."""
+    absent: bool = False
+    expect: Item | None = None
+    without: Sequence[str] = ()
+    set: Item = {}
+    gone: Sequence[str] = ()
+    count: str | None = None
+    by: float | str | None = None
+    cap: float | None = None
+    member: str | None = None
+    score: int | None = None
+    indexes: msgspec.Raw | None = None
+    """Only if the write may add entries."""
+
+
+class Writes(msgspec.Struct, omit_defaults=True, gc=False):
+    """The arguments of write.lua."""
+
+    writes: Sequence[ScriptWrite]
+    together: bool = False
+    confirm: bool = False
+    cluster: bool = False
+
+
+ENCODER = msgspec.msgpack.Encoder()
+READING = ENCODER.encode(Writes((ScriptWrite(read=True),)))
+
+# The time, and for each write whether it was made, and the fields of the item if the reply has it.
+REPLY = msgspec.msgpack.Decoder(tuple[float, list[tuple[int, list[bytes]]]])
+
+
+class Bounds(NamedTuple):
+    """A range of a sorted set: the command that reads it, and its ends."""
+
+    command: bytes
+    first: bytes
+    last: bytes
+
+    def beyond(self, entry: bytes) -> "Bounds":
+        """The rest of the range after this entry."""
+        return self._replace(first=b"(" + entry)
+
+
+def lexical(query: Query, low: bytes | None, high: bytes | None, after: bytes | None) -> Bounds:
+    """The range of texts between two, both included, and beyond a third."""
+    least = b"-" if low is None else b"[" + low
+    most = b"+" if high is None else b"[" + high
+    if query.reverse:
+        if after is not None and (high is None or after <= high):
+            most = b"(" + after
+        return Bounds(b"ZREVRANGEBYLEX", most, least)
+    if after is not None and (low is None or after >= low):
+        least = b"(" + after
+    return Bounds(b"ZRANGEBYLEX", least, most)
+
+
+# Names
+
+
+def escaped(text: str) -> str:
+    """Escape a text to stand between braces, which the first closing one ends."""
+    return text.replace("%", "%25").replace("}", "%7D")
+
+
+def globbed(text: str) -> str:
+    """Escape a text to stand for nothing but itself in a pattern."""
+    return "".join("\\" + sign if sign in "*?[]\\^-" else sign for sign in text)
+
+
+def scope_of(key: str) -> str:
+    """The environment and scope that a qualified key begins with, up to the second slash; "" without one."""
+    return key[: key.find("/", key.find("/") + 1) + 1]
+
+
+class Shape(NamedTuple):
+    """What all values with the same names and types have in common."""
 
     numbers: tuple[str, ...]
-    packers: tuple[tuple[str, Packer], ...]
-    gone: tuple[str, ...]
+    encoded: tuple[tuple[str, Callable[[Any], Any]], ...]
+    missing: tuple[str, ...]
 
 
 class RedisPlan:
-    """Everything about one table that does not change from command to command."""
+    """What does not change from command to command of one table."""
 
-    def __init__(self, table: Table, prefix: str, scoped: bool = False) -> None:
+    def __init__(self, table: Table, prefix: str, cluster: bool = False) -> None:
         self.table = table
-        self._key = table.key
-        self.kinds: dict[str, Kind] = table.kinds
         self.sorted: bool = table.sort is not None
-        self.numbered: bool = table.sort is not None and self.kinds[table.sort] is Kind.NUMBER
-        self._naming = KeyNames(prefix, table.name, scoped)
-        self.indexes: Indexes = Indexes(table, self._naming)
-        self._columns = {name.encode(): (name, UNPACK[kind]) for name, kind in self.kinds.items()}
-        self._quick = {
-            word: (name, QUICK.get(unpack, unpack)) for word, (name, unpack) in self._columns.items()
+        self.numbered: bool = table.sort is not None and table.kinds[table.sort] is Kind.NUMBER
+        self._expires = table.expires
+        self._key = frozenset(table.key)
+        self._base = f"{prefix}:{table.name}"
+        self._head = f"{self._base}:{{"
+        self._cluster = cluster
+        self._kinds: dict[str, Kind] = table.kinds
+        self._shapes: dict[tuple[Any, ...], Shape] = {}
+        self._decoders = {name.encode(): (name, DECODERS[kind]) for name, kind in table.kinds.items()}
+        # JSON reads nearly every number, and does so faster.
+        self._quick: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
+            word: (name, json_number if decode is number else decode)
+            for word, (name, decode) in self._decoders.items()
         }
-        # The script's own, of which nobody else knows.
-        self._quick[KEPT.encode()] = (KEPT, bytes)
-        self._shapes: dict[tuple[Any, ...], ItemShape] = {}
-        self._makes: dict[type, Callable[[Any, Binary], ScriptWrite]] = {
-            Put: self._put,
-            Update: self._update,
-            Add: self._add,
-            Delete: self._delete,
-        }
-        self._clauses: dict[type, Callable[[Any, Any, Binary], ScriptCondition]] = {
-            Present: lambda _, _command, _binary: ("present",),
-            Equals: self._equals,
-            OneOf: self._one_of,
-            AtMost: lambda asked, _, _binary: ("at most", asked.attribute, float(asked.value)),
-            Past: lambda asked, _, _binary: ("past", asked.attribute),
-            Begins: lambda asked, _, _binary: ("begins", asked.attribute, asked.value),
-            AllOf: self._all,
-            AnyOf: self._any,
-        }
+        self._quick[ENTRIES] = ("", bytes)
+        self._indexed = frozenset(name for index in table.indexes for name in index.key)
+        self._indexes = msgspec.Raw(ENCODER.encode([self._script_index(index) for index in table.indexes]))
+
+    def _script_index(self, index: Index) -> ScriptIndex:
+        for name in index.key:
+            if self._kinds[name] not in (Kind.TEXT, Kind.NUMBER) or name in self.table.key:
+                raise UsageError(
+                    f"index {index.name!r} of table {self.table.name} is by {name!r}, which holds "
+                    f"{self._kinds[name]}: on Redis an index is by texts and numbers outside the key"
+                )
+        key = f"{self._base}/{index.name}:"
+        return ScriptIndex(key, index.partition, index.sort, self._kinds.get(index.sort or "") is Kind.NUMBER)
 
     # Names
 
-    def keys(self, command: Get | Watch | Write) -> tuple[bytes, ...]:
-        """The key of an item, and that of its partition's index where there is a sort key."""
-        if not self.sorted:
-            return (self.partition(command.key),)
-        index = self.partition(command.key)
-        return index + b":" + self.member(command.sort).encode(), index
-
-    def partition(self, key: str) -> bytes:
-        """The key of a partition: the only item in it, or the order of all."""
-        if not key:
+    def key(self, partition: str) -> bytes:
+        """The key of a partition: of its only item, or of the order of its items."""
+        if not partition:
             raise UsageError(f"the key {self.table.partition!r} of table {self.table.name} is empty")
-        return self._naming.partition(key).encode()
+        if "}" in partition or "%" in partition:
+            partition = escaped(partition)
+        end = partition.find("/", partition.find("/") + 1) + 1
+        return f"{self._head}{partition[:end] or NO_SCOPE}}}{{{partition[end:]}}}".encode()
+
+    def item_key(self, command: Get | Watch | Write) -> bytes:
+        """The key of an item."""
+        key = self.key(command.key)
+        return b"%b:%b" % (key, self.member(command.sort).encode()) if self.sorted else key
 
     def member(self, sort: Sort | float) -> str:
         """A sort key as text."""
@@ -128,314 +210,275 @@ class RedisPlan:
             kind = "a whole number" if self.numbered else "a text"
             raise UsageError(f"the sort key of table {self.table.name} is {kind}, not {sort!r}")
         if self.numbered and not -EXACT <= sort <= EXACT:  # type: ignore[operator]
-            raise UsageError(f"a sort key of Redis is a number up to 2**53, not {sort}")
+            raise UsageError(f"a sort key on Redis is a number up to 2**53, not {sort}")
         return str(sort)
 
-    def sort_of(self, member: bytes) -> Sort:
-        """The sort key that a text stands for."""
-        return int(member) if self.numbered else member.decode()
-
     def place(self, name: str) -> tuple[str, Sort] | None:
-        """The partition and sort key of an item's key; None for a key that is no item's."""
-        parsed = self._naming.parse(name)
-        if parsed is None or parsed[1][:1] != (":" if self.sorted else ""):
+        """The partition and sort key of an item's key; None if the key is not an item's."""
+        scope, _, text = name.removeprefix(self._head).partition("}{")
+        partition, brace, sort = text.partition("}")
+        if not name.startswith(self._head) or not brace or "}" in scope:
             return None
-        partition, ending = parsed
+        partition = unquote(partition if scope == NO_SCOPE else scope + partition)
+        if not self.sorted:
+            return None if sort else (partition, None)
         try:
-            return partition, self.sort_of(ending[1:].encode()) if self.sorted else None
+            return (partition, int(sort[1:]) if self.numbered else sort[1:]) if sort[:1] == ":" else None
         except ValueError:
             return None
 
+    def place_in(self, partition: str) -> Callable[[bytes], tuple[str, Sort]]:
+        """Read the entries of a partition's order."""
+        return lambda entry: (partition, int(entry) if self.numbered else entry.decode())
+
+    def place_of_entry(self, entry: bytes) -> tuple[str, Sort]:
+        """The partition and sort key of the item that an entry of an index leads to."""
+        return self.place(entry.partition(END)[2].decode()) or ("", None)
+
+    def pattern(self, prefix: str) -> bytes:
+        """The pattern of the keys of all partitions that begin so."""
+        prefix = escaped(prefix)
+        scope = scope_of(prefix)
+        # Less than a scope matches any key; pages leave out the others.
+        start = f"{scope}}}{{{prefix[len(scope) :]}" if scope else ""
+        return (globbed(self._head + start) + "*").encode()
+
+    def index_key(self, index: Index, value: Any) -> tuple[bytes, bool]:
+        """The key of an index for one value; in a cluster, a pattern and True if the value has no scope."""
+        text = number_text(value) if self._checked(index, index.partition, value) else value
+        start, slot = f"{self._base}/{index.name}:", scope_of(escaped(text))
+        if not self._cluster:
+            return (start + text).encode(), False
+        if slot:
+            return f"{start}{{{slot}}}{text}".encode(), False
+        return f"{globbed(start)}{{*}}{globbed(text)}".encode(), True
+
     # Reading
 
-    def get(self, keys: Sequence[bytes], now: float | None) -> RedisCommand:
-        """Read one item."""
-        return RedisCommand(keys[0], (b"1", keys[0], time_argument(now)), READ)
+    def get(self, key: bytes, now: bytes) -> RedisCommand:
+        """Read an item."""
+        return RedisCommand(key, WRITE.call(b"1", key, now, READING))
 
-    def item(self, flat: Sequence[bytes], key: str, sort: Sort) -> Item:
-        """Names and values as an item. What cannot be read stays as it is, for the rules to find."""
+    def answer(self, command: Write, now: float, made: int, fields: list[bytes]) -> Applied | Refused:
+        """Build the reply to a write."""
+        item = self.item(fields, command.key, command.sort) if fields else None
+        return Applied(now, item) if made else Refused(now, item)
+
+    def item(self, fields: Sequence[bytes], key: str, sort: Sort) -> Item:
+        """Build an item from its fields. An unreadable value stays bytes, and the rules report it."""
         item: Item = {self.table.partition: key}
         if self.table.sort is not None:
             item[self.table.sort] = sort
         quick = self._quick
         try:
-            for word, value in zip(flat[::2], flat[1::2]):  # noqa: B905 - every replay comes through here
-                name, unpack = quick[word]
-                item[name] = unpack(value)
+            for word, value in zip(fields[::2], fields[1::2]):  # noqa: B905 - every replay comes through here
+                name, decode = quick[word]
+                item[name] = decode(value)
         except UNREADABLE:
-            self._read_carefully(flat, item)
-        if self.indexes:
-            item.pop(KEPT, None)
+            self._read_carefully(fields, item)
+        item.pop("", None)
         return item
 
-    def _read_carefully(self, flat: Sequence[bytes], item: Item) -> None:
-        """An item that has unknown attributes, or values that are not what they should be."""
-        for word, value in zip(flat[::2], flat[1::2], strict=True):
-            if word in self._columns:
-                name, unpack = self._columns[word]
+    def _read_carefully(self, fields: Sequence[bytes], item: Item) -> None:
+        for word, value in zip(fields[::2], fields[1::2], strict=True):
+            if word in self._decoders:
+                name, decode = self._decoders[word]
                 try:
-                    item[name] = unpack(value)
+                    item[name] = decode(value)
                 except UNREADABLE:
                     item[name] = value
 
-    def alive(self, item: Item, now: float) -> bool:
-        """Whether an item's time is not up; where it cannot be read, it is not taken for absent."""
-        moment = item.get(self.table.expires)
-        return not (isinstance(moment, int | float) and moment <= now)
-
     # Writing
 
-    def planned_write(self, command: Write, now: float | None = None) -> "PlannedWrite":
-        """A write that may move its item in an index; where it alone does not tell where to, it is asked."""
-        known = self.indexes.known(command)  # type: ignore[arg-type]  # a Delete touches nothing
-        if known is None:
-            return PlannedWrite(self, command, still=NEVER)
-        if now is not None:
-            command = self.indexes.dated(command, now)
-            known = self.indexes.known(command)  # type: ignore[arg-type]
-        end = (known or {}).get(self.table.expires)
-        return PlannedWrite(self, command, self.indexes.entries(known or {}), FOREVER if end is None else end)
-
-    def planned_write_from(self, command: Write, before: Item | None, now: float) -> "PlannedWrite":
-        """A write that is made only if its item still has the places in the indexes that it had."""
-        self._refuse_unreadable(command, before or {})
-        command = self.indexes.dated(command, now)
-        after = outcome(command, before, now) or {}
-        end = after.get(self.table.expires)
-        entries = () if end is None else self.indexes.entries(after)
-        return PlannedWrite(self, command, entries, end, self._still(command, before))
-
-    def _refuse_unreadable(self, command: Write, before: Item) -> None:
-        for name in (*self.indexes.attributes, self.table.expires):
-            if isinstance(before.get(name), bytes):
-                raise RecordCorrupt(command.key, f"its {name!r} is no {self.kinds[name]}")
-
-    def _still(self, command: Write, before: Item | None) -> ScriptCondition:
-        if before is None:
-            return ("absent",)
-        names = self.indexes.attributes
-        if self.table.expires not in (command.set if isinstance(command, Update | Add) else ()):
-            names = (*names, self.table.expires)
-        return "all", [self._as_it_was(name, before.get(name)) for name in names]
-
-    def _as_it_was(self, name: str, value: Any) -> ScriptCondition:
-        return ("lacks", name) if value is None else ("equals", name, self._compared(name, value, []))
-
-    def arguments(self, command: Write, binary: Binary) -> ScriptWrite:
-        """One write as write.lua takes it."""
-        write = self._makes[type(command)](command, binary)
-        if command.when is not None:
-            write.when = self.clause(command.when, command, binary)
+    def write(self, command: Any) -> ScriptWrite:
+        """Translate a write for write.lua."""
+        kind, expires = type(command), self._expires
+        write = ScriptWrite(expires, whole=kind is Put or kind is Delete)
+        if kind is not Delete:
+            values = command.item if kind is Put else command.set
+            if values.get(expires) is None and (kind is Put or expires in values or self.table.forever):
+                values = self._with_end(kind, values)
+            write.set, write.gone = self._encoded(values)
+            if not self._indexed.isdisjoint(values):
+                write.indexes = self._indexes
+        if kind is Add:
+            write.count, write.by, write.cap = command.attribute, exact(command.by), command.cap
+            if command.attribute in self._indexed:
+                write.indexes = self._indexes
+        elif command.expect is ABSENT:
+            write.absent = True
+        elif command.expect is not ANY:
+            if not self._key.isdisjoint(command.expect):
+                raise UsageError("a write names its item by the key; it expects other attributes")
+            write.expect, write.without = self._encoded(command.expect)
         if self.sorted:
-            write.member = str(command.sort)  # `keys` has seen to it
-            if self.numbered:
-                write.score = command.sort  # type: ignore[assignment]
+            write.member = self.member(command.sort)
+            write.score = command.sort if self.numbered else None
         return write
 
-    def _put(self, command: Put, binary: Binary) -> ScriptWrite:
-        item, _ = self._changes(self._ending(command.item), binary)
-        return ScriptWrite("put", self.table.expires, None, item)
-
-    def _update(self, command: Update, binary: Binary) -> ScriptWrite:
-        change = command.set
-        if self.table.expires in change:
-            change = self._ending(change)
-        return ScriptWrite("update", self.table.expires, None, *self._changes(change, binary))
-
-    def _add(self, command: Add, binary: Binary) -> ScriptWrite:
-        once, set_ = command.once, command.set
-        if self.table.forever and once.get(self.table.expires) is None:
-            once = {**once, self.table.expires: FOREVER}
-        if self.table.expires in set_:
-            set_ = self._ending(set_)
-        changes, gone = self._changes(set_, binary)
-        once, _ = self._changes(once, binary)
-        by = exact(command.by, binary)
-        return ScriptWrite("add", self.table.expires, None, changes, gone, once, command.attribute, by)
-
-    def _delete(self, _: Delete, _binary: Binary) -> ScriptWrite:
-        return ScriptWrite("delete", self.table.expires)
-
-    def _ending(self, item: Item) -> Item:
-        """The item with an end: an item without one lives for ever, where its table lets it."""
-        expires = self.table.expires
-        if item.get(expires) is not None:
+    def _with_end(self, kind: type, item: Item) -> Item:
+        """Give an item without an end one that never comes, if its table allows it."""
+        if kind is Update and self._expires not in item:
             return item
         if not self.table.forever:
-            raise UsageError(f"an item of table {self.table.name} needs the attribute {expires!r}")
-        return {**item, expires: FOREVER}
+            raise UsageError(f"an item of table {self.table.name} needs the attribute {self._expires!r}")
+        return {**item, self._expires: FOREVER}
 
-    def _changes(self, item: Item, binary: Binary) -> tuple[Item, Sequence[str]]:
-        """Values as a script takes them, and the names of those that are to go."""
-        # Items come in few shapes, and each shape is checked once.
-        names = (*item, *map(type, item.values()))
+    def _encoded(self, values: Any) -> tuple[Item, Sequence[str]]:
+        """Encode values for a script, and name those that are missing."""
+        # Values come in few shapes, and each shape is checked once.
+        names = (*values, *map(type, values.values()))
         shape = self._shapes.get(names)
         if shape is None:
-            shape = self._shapes[names] = self._learn(item)
+            shape = self._shapes[names] = self._learn(values)
+        encoded, missing = shape.encoded, shape.missing
         for name in shape.numbers:
-            if not -EXACT <= item[name] <= EXACT:
-                packers = (*shape.packers, *((each, exact) for each in shape.numbers))
-                return _packed(item, packers, binary, shape.gone)
-        return _packed(item, shape.packers, binary, shape.gone) if shape.packers else (item, shape.gone)
+            if not -EXACT <= values[name] <= EXACT:
+                encoded = (*encoded, *((each, exact) for each in shape.numbers))
+                break
+        if not encoded:
+            return values, missing
+        values = {**values}
+        for name, encode in encoded:
+            values[name] = encode(values[name])
+            if values[name] is None:
+                missing = (*missing, name)
+        return values, missing
 
-    def _learn(self, item: Item) -> ItemShape:
+    def _learn(self, values: Item) -> Shape:
         numbers: list[str] = []
-        packers: list[tuple[str, Packer]] = []
-        gone: list[str] = []
-        for name, value in item.items():
+        encoded: list[tuple[str, Callable[[Any], Any]]] = []
+        missing: list[str] = []
+        for name, value in values.items():
             kind = self._kind(name)
             if value is None:
-                gone.append(name)
+                missing.append(name)
             elif name in self._key:
-                packers.append((name, _nothing))  # the key itself says it
+                encoded.append((name, _nothing))  # the item's key tells it
             elif type(value) is After and kind is Kind.NUMBER:
                 continue
             elif not isinstance(value, PYTHON_TYPES[kind]):
                 raise UsageError(f"{name!r} holds {kind}, not {type(value).__name__}")
-            elif kind in PACK or isinstance(value, bool):
-                packers.append((name, PACK.get(kind, exact)))
+            elif kind in ENCODERS or isinstance(value, bool):
+                encoded.append((name, ENCODERS.get(kind, exact)))
             elif kind is Kind.NUMBER:
                 numbers.append(name)
-        return ItemShape(tuple(numbers), tuple(packers), tuple(gone))
+        return Shape(tuple(numbers), tuple(encoded), tuple(missing))
 
     def _kind(self, name: str) -> Kind:
         try:
-            return self.kinds[name]
+            return self._kinds[name]
         except KeyError:
-            known = ", ".join(self.kinds)
+            known = ", ".join(self._kinds)
             raise UsageError(f"table {self.table.name} has no attribute {name!r}; it has {known}") from None
-
-    # Conditions. Those on the key are decided here: an item that is there has the key that was asked for.
-
-    def clause(self, condition: Condition, command: Write, binary: Binary) -> ScriptCondition:
-        """A condition as write.lua knows it."""
-        kind = type(condition)
-        if kind is Absent:  # as nearly every one
-            return ("absent",)
-        if kind not in OF_NO_ATTRIBUTE and condition.attribute in self._key:  # type: ignore[union-attr]
-            return self._decided(condition, command)
-        return self._clauses[kind](condition, command, binary)
-
-    def _decided(self, condition: Any, command: Write) -> ScriptCondition:
-        if isinstance(condition, Past):
-            raise UsageError(f"{condition.attribute!r} is a key, and no moment that a write could ask for")
-        key = {self.table.partition: command.key, self.table.sort: command.sort}
-        return ("present",) if holds(condition, key, 0.0) else ("never",)  # type: ignore[arg-type]
-
-    def _equals(self, condition: Equals, _command: Write, binary: Binary) -> ScriptCondition:
-        value = self._compared(condition.attribute, condition.value, binary)
-        return "equals", condition.attribute, value
-
-    def _one_of(self, condition: OneOf, _command: Write, binary: Binary) -> ScriptCondition:
-        values = [self._compared(condition.attribute, value, binary) for value in condition.values]
-        return "one of", condition.attribute, values
-
-    def _all(self, condition: AllOf, command: Write, binary: Binary) -> ScriptCondition:
-        return "all", [self.clause(each, command, binary) for each in condition.conditions]
-
-    def _any(self, condition: AnyOf, command: Write, binary: Binary) -> ScriptCondition:
-        return "any", [self.clause(each, command, binary) for each in condition.conditions]
-
-    def _compared(self, attribute: str, value: Any, binary: Binary) -> Any:
-        """A value that an attribute is compared with."""
-        if self.kinds.get(attribute) is Kind.TEXT and type(value) is str:  # as nearly every one
-            return value
-        kind = self._kind(attribute)
-        if kind in (Kind.OBJECT, Kind.SET) or not isinstance(value, PYTHON_TYPES[kind]):
-            raise UsageError(f"{attribute!r} holds {kind}, which is not compared with {value!r}")
-        return value if kind is Kind.TEXT else PACK.get(kind, exact)(value, binary)
 
     # Pages
 
-    def page(self, index: bytes, bounds: Bounds, count: int, now: float | None) -> RedisCommand:
-        """Read so many items of a partition."""
-        return RedisCommand(index, (b"1", index, time_argument(now), *bounds, b"%d" % count), PAGE)
+    def page(self, key: bytes, bounds: Bounds, count: int, now: bytes, index: bool) -> RedisCommand:
+        """Read so many items of a partition, or of one value of an index."""
+        words = (b"1", key, now, *bounds, b"%d" % count, b"index" if index else b"")
+        return RedisCommand(key, PAGE.call(*words))
 
     def bounds(self, query: Query) -> Bounds:
         """The range of sort keys that a page can come from."""
-        after = None if query.after is None else self._within(query)
-        low = None if query.low is None else self.member(query.low)
-        high = None if query.high is None else self.member(query.high)
-        least, most, closed = (b"-inf", b"+inf", b"") if self.numbered else (b"-", b"+", b"[")
-        first = least if low is None else closed + low.encode()
-        last = most if high is None else closed + high.encode()
-        command = b"BYSCORE" if self.numbered else b"BYLEX"
+        low, high = (None if end is None else self.member(end) for end in (query.low, query.high))
+        after = None if query.after is None else self.member(self._after(query))
+        if not self.numbered:
+            return lexical(query, *(None if end is None else end.encode() for end in (low, high, after)))
+        least, most = low or "-inf", high or "+inf"
         if query.reverse:
-            bounds = Bounds(b"ZREVRANGE" + command, last, first)
-            later = after is not None and (query.high is None or after <= query.high)  # type: ignore[operator]
-        else:
-            bounds = Bounds(b"ZRANGE" + command, first, last)
-            later = after is not None and (query.low is None or after >= query.low)  # type: ignore[operator]
-        return bounds.beyond(self.member(after).encode()) if later else bounds
+            most = most if after is None or float(after) > float(most) else f"({after}"
+            return Bounds(b"ZREVRANGEBYSCORE", most.encode(), least.encode())
+        least = least if after is None or float(after) < float(least) else f"({after}"
+        return Bounds(b"ZRANGEBYSCORE", least.encode(), most.encode())
 
-    def _within(self, query: Query) -> str | float:
+    def _after(self, query: Query) -> str | float:
         place = place_of(self.table, query.after or "")
         if place[0] != query.key:
             raise UsageError(f"not a cursor of partition {query.key!r}: {query.after!r}")
         return place[-1]
 
-    def pattern(self, query: Query) -> bytes:
-        """What the keys of a whole table's items, or of those with the prefix asked for, look like."""
-        prefix = "" if query.where is None else _prefix(query.where, self.table.partition)
-        return self._naming.pattern(prefix)
+    def index_bounds(self, query: Query, index: Index) -> Bounds:
+        """The range of entries that a page can come from."""
+        low, high = (None, None) if index.sort is None else (query.low, query.high)
+        first = None if low is None else self._sortable(index, low)
+        last = None if high is None else self._sortable(index, high) + END + LAST
+        after = None if query.after is None else self._index_after(index, query.after)
+        return lexical(query, first, last, after)
+
+    def _index_after(self, index: Index, after: str) -> bytes:
+        place = place_of(self.table, after, index)
+        key, *sort = place[len(ordering(self.table, index)) - len(self.table.key) :]
+        item = Get(self.table, key, *sort)  # type: ignore[arg-type]
+        value = b"" if index.sort is None else self._sortable(index, place[0])
+        return value + END + self.item_key(item)
+
+    def _sortable(self, index: Index, value: Any) -> bytes:
+        """A value of the sort attribute in the form in which entries sort as values do."""
+        if self._checked(index, index.sort or "", value):
+            return sortable(value)
+        encoded: bytes = value.encode().replace(b"\0", ZERO)
+        return encoded
+
+    def _checked(self, index: Index, name: str, value: Any) -> bool:
+        """Whether a value of an index is a number; a value of another kind is refused."""
+        number = self._kinds[name] is Kind.NUMBER
+        if not isinstance(value, int | float if number else str):
+            kind = "a number" if number else "a text"
+            raise UsageError(f"index {index.name!r} is by {name!r}, which is {kind}, not {value!r}")
+        return number
 
 
-def _prefix(condition: Condition, partition: str) -> str:
-    """What every key begins with for which the condition holds."""
-    match condition:
-        case Begins(attribute, value) if attribute == partition:
-            return value
-        case AllOf(conditions):
-            return max((_prefix(each, partition) for each in conditions), key=len, default="")
-    return ""
+# Values
 
 
-# Values on their way there. What gives None is no attribute.
+def exact(number: float) -> float | str:
+    """A number that Lua reads as it is; a whole number that is not a float is sent as text."""
+    if number != number:  # noqa: PLR0124 - only NaN does; a large whole number is no float
+        raise UsageError("NaN equals nothing, so it cannot be stored: use None")
+    if isinstance(number, int) and abs(number) > EXACT:
+        try:
+            rounded = float(number)
+        except OverflowError:
+            raise UsageError(f"{str(number)[:20]}... is too large for a number: keep it as text") from None
+        return rounded if rounded == number else str(number)
+    return number + 0
 
 
-def _packed(
-    item: Item, packers: Iterable[tuple[str, Packer]], binary: Binary, gone: Sequence[str] = ()
-) -> tuple[Item, Sequence[str]]:
-    plain, missing = item.copy(), list(gone)
-    for name, pack in packers:
-        plain[name] = pack(item[name], binary)
-        if plain[name] is None:
-            missing.append(name)
-    return plain, missing
+def number_text(number: float) -> str:
+    """A number as write.lua stores it."""
+    value = exact(number)
+    return value if isinstance(value, str) else f"{value + 0.0:.17g}"
 
 
-def exact(number: float, _binary: Binary) -> float | str:
-    """A number that arrives as it is."""
-    if math.isnan(number):
-        raise UsageError("not a number, and so nothing that could be compared")
-    if isinstance(number, bool):
-        return int(number)
-    return str(number) if isinstance(number, int) and abs(number) > EXACT else number
+def sortable(number: float) -> bytes:
+    """A number as a text that sorts as numbers do: its bits, those of a negative number inverted."""
+    [bits] = struct.unpack(">Q", struct.pack(">d", float(exact(number)) + 0.0))
+    return b"%016x" % (bits ^ (1 << 63 if number >= 0 else (1 << 64) - 1))
 
 
-def _aside(value: Any, binary: Binary) -> dict[str, int]:
-    binary.append(bytes(value))
-    return {"at": len(binary) + 1}
-
-
-def _nothing(_value: Any, _binary: Binary) -> None:
+def _nothing(_value: Any) -> None:
     return None
 
 
-PACK: dict[Kind, Packer] = {
-    Kind.BYTES: _aside,
-    Kind.FLAG: lambda value, _: "1" if value else "0",
-    Kind.OBJECT: lambda value, binary: _aside(msgspec.json.encode(value), binary),
-    # In one order, so that equal sets are equal texts.
-    Kind.SET: lambda value, binary: _aside(msgspec.json.encode(sorted(value)), binary) if value else None,
+def _raw(value: Any) -> msgspec.Raw:
+    """Bytes as a text of MessagePack, since Redis does not read its bytes."""
+    data = bytes(value)
+    return msgspec.Raw(b"\xdb%b%b" % (len(data).to_bytes(4, "big"), data))
+
+
+# None stands for a missing attribute.
+ENCODERS: dict[Kind, Callable[[Any], Any]] = {
+    Kind.BYTES: _raw,
+    Kind.FLAG: lambda value: "1" if value else "0",
+    Kind.OBJECT: lambda value: msgspec.json.encode(value).decode(),
+    # Sorted, so that equal sets are equal texts.
+    Kind.SET: lambda value: msgspec.json.encode(sorted(value)).decode() if value else None,
 }
 
 
-# Values on their way back.
-
-
 def number(text: bytes) -> float:
-    """A number as it was written."""
+    """Read a number."""
     if text.isdigit():
         return int(text)
     if b"." in text:
@@ -446,7 +489,8 @@ def number(text: bytes) -> float:
         return float(text)
 
 
-UNPACK: dict[Kind, Callable[[bytes], Any]] = {
+json_number = msgspec.json.Decoder().decode
+DECODERS: dict[Kind, Callable[[bytes], Any]] = {
     Kind.TEXT: bytes.decode,
     Kind.NUMBER: number,
     Kind.BYTES: bytes,
@@ -454,6 +498,4 @@ UNPACK: dict[Kind, Callable[[bytes], Any]] = {
     Kind.OBJECT: msgspec.json.decode,
     Kind.SET: lambda text: set(msgspec.json.decode(text)),
 }
-# Nearly every number is one of JSON's too.
-QUICK: dict[Callable[[bytes], Any], Callable[[bytes], Any]] = {number: msgspec.json.Decoder().decode}
 UNREADABLE = (ValueError, KeyError, TypeError, msgspec.DecodeError)

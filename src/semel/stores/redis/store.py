@@ -1,21 +1,37 @@
-"""The store in Redis."""
+"""The store in Redis, its listener, and provisioning.
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+The listener is a thread that subscribes to keys and wakes this process's waiters when others write them.
+Every write is published on a channel named like the item's key. A missed message decides nothing, since
+waiters also look for themselves.
+"""
+
+import contextlib
+import selectors
+import socket
+import ssl
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from semel.core.clock import Clock
-from semel.core.commands import Found, Stored, Time, Watch
+from semel.core.commands import Found, Get, Stored, Time, Watch
 from semel.core.connections import PerLoop
 from semel.core.drive import run_async, run_sync
 from semel.core.runtime import FORKING
-from semel.errors import StoreClosed
-from semel.model import ScanCost, TableSize
-from semel.stores.redis.address import Node, RedisAddress, parse
-from semel.stores.redis.interpreter import Interpreter
-from semel.stores.redis.listener import RedisListener, Subscription
-from semel.stores.redis.pool import AsyncRedisPool, RedisPool
+from semel.core.threads import BackgroundThread, SignalSafeLock
+from semel.errors import NotPermitted, SemelError, StoreClosed, StoreError, UsageError, WrongSchema
+from semel.model import PROVISION, Problem, ScanCost, TableSize
+from semel.stores.redis.connection import (
+    CHUNK,
+    CONNECTION_ERRORS,
+    AsyncRedisPool,
+    RedisConnection,
+    RedisPool,
+)
+from semel.stores.redis.interpreter import UNSTAMPED, Interpreter
+from semel.stores.redis.router import Requests, redis_command
+from semel.stores.redis.server import ErrorReply, Node, RedisAddress, gather, pack, parse
 from semel.stores.shared import place_named, wake
 from semel.stores.waiting import KeyWatchers
 from semel.tables import Table
@@ -24,8 +40,189 @@ if TYPE_CHECKING:
     from semel.core.codecs import Overflow
 
 
+NOT_UTF8 = "not a text that UTF-8 can encode: {0!r}"
+
+# A waiter looks again and again; between two looks the channel stays subscribed.
+LINGER_SECONDS = 5.0
+# A server that is down is tried again after this.
+RETRY_SECONDS = 1.0
+# A waiter that was woken between two looks is woken again until it has looked.
+WAKE_SECONDS = 0.02
+# More messages than a chunk holds.
+EVERY = CHUNK
+
+
+class Subscription:
+    """A channel with waiters."""
+
+    def __init__(self, place: Hashable) -> None:
+        self.place = place
+        self.waiters = 0
+        self.until: float = 0.0
+        self.news = False
+        """Whether a message came after the last look."""
+        self.node: Node | None = None
+
+
+class RedisListener:
+    """Subscribes to the channels of keys, and wakes their waiters."""
+
+    def __init__(
+        self,
+        address: RedisAddress,
+        owner: Callable[[bytes], Node | None],
+        wake_waiters: Callable[[Hashable], None],
+    ) -> None:
+        self._address = address
+        self._owner = owner
+        self._wake_waiters = wake_waiters
+        self._lock = SignalSafeLock()
+        self._channels: dict[bytes, Subscription] = {}
+        self._connections: dict[Node, RedisConnection] = {}
+        self._received: dict[Node, bytes] = {}
+        self._background = BackgroundThread("semel-redis-listener", self._listen)
+        self._waking: socket.socket | None = None
+        # In a cluster only the node of the channel's slot has the message.
+        self._verbs = (b"SSUBSCRIBE", b"SUNSUBSCRIBE") if address.cluster else (b"SUBSCRIBE", b"UNSUBSCRIBE")
+
+    @contextlib.contextmanager
+    def subscribed(self, channel: bytes, place: Hashable) -> Iterator[Subscription]:
+        """Stay subscribed to a channel meanwhile and a little longer; a waiter that looks clears the news."""
+        with self._lock:
+            if self._background.stopping.is_set():
+                subscription = Subscription(place)
+            else:
+                subscription = self._channels.setdefault(channel, Subscription(place))
+                self._background.start()
+            subscription.waiters += 1
+        if subscription.node is None or subscription.news:
+            self._wake()
+        try:
+            yield subscription
+        finally:
+            with self._lock:
+                subscription.waiters -= 1
+                subscription.until = time.monotonic() + LINGER_SECONDS
+
+    def close(self) -> None:
+        """End the thread and its connections."""
+        self._background.stop()
+        self._wake()
+        self._background.join()
+
+    def _wake(self) -> None:
+        if self._waking is not None:
+            with contextlib.suppress(OSError):  # it has been woken often enough, or has ended
+                self._waking.send(b"!")
+
+    # In the thread
+
+    def _listen(self) -> None:
+        waking, woken = socket.socketpair()
+        with selectors.DefaultSelector() as selector, waking, woken:
+            waking.setblocking(False)
+            self._waking = waking
+            selector.register(woken, selectors.EVENT_READ)
+            try:
+                while not self._background.stopping.is_set():
+                    self._update(selector)
+                    for key, _ in selector.select(self._next_timeout()):
+                        if key.data is None:
+                            woken.recv(4096)
+                        else:
+                            self._receive(selector, key.data)
+            finally:
+                for node in list(self._connections):
+                    self._disconnect(selector, node)
+
+    def _next_timeout(self) -> float:
+        """Wake again those that have not looked yet, and return when there is something to do."""
+        with self._lock:
+            waited_for = [each for each in self._channels.values() if each.waiters]
+        news = [each.place for each in waited_for if each.news]
+        for place in news:
+            self._wake_waiters(place)
+        if news:
+            return WAKE_SECONDS
+        return RETRY_SECONDS if any(each.node is None for each in waited_for) else LINGER_SECONDS
+
+    def _update(self, selector: selectors.BaseSelector) -> None:
+        """Subscribe to new channels, and unsubscribe from those without recent waiters."""
+        with self._lock:
+            new = [channel for channel, each in self._channels.items() if each.node is None]
+        for channel in new:
+            self._send(selector, 0, channel)
+        now = time.monotonic()
+        with self._lock:
+            over = [name for name, each in self._channels.items() if not each.waiters and each.until < now]
+        for channel in over:
+            self._send(selector, 1, channel)
+            with self._lock:
+                if channel in self._channels and not self._channels[channel].waiters:
+                    del self._channels[channel]
+
+    def _send(self, selector: selectors.BaseSelector, verb: int, channel: bytes) -> None:
+        node = self._owner(channel)
+        if node is None:
+            return
+        try:
+            connection = self._connections.get(node) or self._connect(selector, node)
+            connection.socket.sendall(pack((self._verbs[verb], channel)))
+        except (*CONNECTION_ERRORS, SemelError):
+            self._disconnect(selector, node)
+            return
+        if verb == 0:
+            self._channels[channel].node = node
+
+    def _connect(self, selector: selectors.BaseSelector, node: Node) -> RedisConnection:
+        connection = self._connections[node] = RedisConnection(self._address, node)
+        self._received[node] = b""
+        selector.register(connection.socket, selectors.EVENT_READ, node)
+        return connection
+
+    def _disconnect(self, selector: selectors.BaseSelector, node: Node) -> None:
+        """Forget a connection that broke; its channels are subscribed to again."""
+        connection = self._connections.pop(node, None)
+        if connection is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                selector.unregister(connection.socket)
+            connection.close()
+        with self._lock:
+            for subscription in self._channels.values():
+                if subscription.node == node:
+                    subscription.node = None
+
+    def _receive(self, selector: selectors.BaseSelector, node: Node) -> None:
+        messages: list[Any] = []
+        link = self._connections[node].socket
+        link.setblocking(False)
+        try:
+            while more := link.recv(CHUNK):
+                self._received[node] = gather(self._received[node] + more, EVERY, messages)
+            self._disconnect(selector, node)  # the server closed it
+        except (BlockingIOError, ssl.SSLWantReadError):
+            link.settimeout(self._address.timeout)
+        except CONNECTION_ERRORS:
+            self._disconnect(selector, node)
+        for message in messages:
+            if type(message) is not ErrorReply:  # it may not subscribe there, or the slot has moved
+                self._note(message)
+
+    def _note(self, message: list[Any]) -> None:
+        verb, channel = message[0], message[1]
+        with self._lock:
+            subscription = self._channels.get(channel)
+        if subscription is None:
+            return
+        if verb == b"sunsubscribe":
+            subscription.node = None
+        # A new subscription is news too: earlier messages were missed.
+        subscription.news = True
+        self._wake_waiters(subscription.place)
+
+
 class RedisStore:
-    """Items in Redis, or Valkey, for whoever can reach it."""
+    """Items in Redis or Valkey, for every process and machine that can reach it."""
 
     def __init__(
         self,
@@ -49,7 +246,7 @@ class RedisStore:
             lambda: AsyncRedisPool(self._address), AsyncRedisPool.close, AsyncRedisPool.drop
         )
         self._watchers = KeyWatchers(self._clock)
-        self._listener = RedisListener(self._address, self._owner, self._watchers.notify)
+        self._listener = RedisListener(self._address, self._interpreter.owner, self._watchers.notify)
 
     def __repr__(self) -> str:
         return f"<RedisStore {self._address.home}/{self._address.db}, prefix {self._address.prefix!r}>"
@@ -59,33 +256,44 @@ class RedisStore:
         """`redis://:password@host:port/db`, or `rediss://` with TLS; nothing is sent yet."""
         return cls(parse(url), env=env, clock=clock)
 
-    # Carrying out
-
     def execute(self, command: Stored) -> Any:
-        """Carry the command out and answer it."""
+        """Execute the command, and return its reply."""
         if type(command) is Watch:
             with self._subscribed(command) as subscription:
-                return self._watchers.watch(
-                    place_named(command), command.seconds, lambda: self._look(command, subscription)
-                )
+                look = partial(self._look, command, subscription)
+                return self._watchers.watch(place_named(command), command.seconds, look)
         if type(command) is Time and (known := self.at_once(command)) is not None:
             return known
-        reply = self._perform(command)
-        wake(self._watchers, command, reply)  # others are notified by the server
+        try:
+            reply = run_sync(self._interpreter.perform(command), self._pool.exchange)
+        except UnicodeEncodeError as error:
+            raise UsageError(NOT_UTF8.format(error.object)) from error
+        if type(command) is not Time:
+            self._interpreter.time.observe(reply)
+        if self._watchers.watches or self._watchers.async_watches:  # the server notifies other processes
+            wake(self._watchers, command, reply)
         return reply
 
     def at_once(self, command: Stored) -> Found | None:
-        """What time it is, if a reply told it lately: every other answer comes over a network."""
+        """The time, if a recent reply told it: any other reply comes over a network."""
         return self._interpreter.time.known() if type(command) is Time and not self._closed else None
 
     async def aexecute(self, command: Stored) -> Any:
-        """Carry the command out and answer it."""
+        """Execute the command, and return its reply."""
+        if self._closed:
+            raise StoreClosed("the store was closed")
         if type(command) is Watch:
             with self._subscribed(command) as subscription:
                 look = partial(self._alook, command, subscription)
                 return await self._watchers.awatch(place_named(command), command.seconds, look)
-        reply = await self._aperform(command)
-        wake(self._watchers, command, reply)  # others are notified by the server
+        try:
+            reply = await run_async(self._interpreter.perform(command), self._per_loop.here().exchange)
+        except UnicodeEncodeError as error:
+            raise UsageError(NOT_UTF8.format(error.object)) from error
+        if type(command) is not Time:
+            self._interpreter.time.observe(reply)
+        if self._watchers.watches or self._watchers.async_watches:
+            wake(self._watchers, command, reply)
         return reply
 
     def scan_cost(self, table: Table) -> ScanCost:
@@ -93,54 +301,120 @@ class RedisStore:
         return run_sync(self._interpreter.scan_cost(), self._pool.exchange)
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:
-        """The size of the server: Redis counts no keys by what they begin with, and removes expired ones."""
+        """The size of the server: Redis does not count keys by prefix, and removes expired items itself."""
         return [run_sync(self._interpreter.measure(), self._pool.exchange)] if tables else []
 
     async def leave(self) -> None:
-        """Let go of the running loop's connections."""
+        """Close the running loop's connections."""
         await self._per_loop.leave()
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         self._closed = True
         self._listener.close()
         self._pool.close()
         self._per_loop.drop_all()
         FORKING.discard(self)
 
-    def _perform(self, command: Stored) -> Any:
-        return run_sync(self._interpreter.perform(command), self._pool.exchange)
-
-    async def _aperform(self, command: Stored) -> Any:
-        if self._closed:
-            raise StoreClosed("the store was closed")
-        return await run_async(self._interpreter.perform(command), self._per_loop.here().exchange)
-
     # Waiting
 
-    def _subscribed(self, command: Watch) -> AbstractContextManager[Subscription]:
-        """Subscribe to the item's channel meanwhile; where time is imposed, waiting takes none of it."""
+    def _subscribed(self, command: Watch) -> contextlib.AbstractContextManager[Subscription]:
+        """Subscribe to the item's channel meanwhile; with an imposed time, waiting takes none."""
         place = place_named(command)
         if self._clock.imposed() is not None:
-            return nullcontext(Subscription(place))
-        return self._listener.subscribed(self._interpreter.plan(command.table).keys(command)[0], place)
+            return contextlib.nullcontext(Subscription(place))
+        return self._listener.subscribed(self._interpreter.plan(command.table).item_key(command), place)
 
     def _look(self, command: Watch, subscription: Subscription) -> Any:
         subscription.news = False
-        return self._perform(command)
+        return self.execute(Get(command.table, command.key, command.sort))
 
     async def _alook(self, command: Watch, subscription: Subscription) -> Any:
         subscription.news = False
-        return await self._aperform(command)
-
-    def _owner(self, channel: bytes) -> Node | None:
-        """The server that has a channel; None in a cluster that nothing was sent to yet."""
-        if not self._address.cluster:
-            return self._address.home
-        return self._interpreter.slots.owner(channel) if self._interpreter.slots else None
+        return await self.aexecute(Get(command.table, command.key, command.sort))
 
     def reset_after_fork(self) -> Any:
         """In a forked child: connections of its own."""
         inherited = self._pool, self._per_loop, self._listener
         self._connect()
         return inherited
+
+
+# Provisioning
+
+RunRequests: TypeAlias = Callable[[Requests[Any]], Any]
+
+
+def provision(url: str, env: str) -> list[str]:
+    """Stamp a Redis for an environment, as the first command of a store does; return what was done."""
+    with _connected(url, env) as (interpreter, run):
+        before = run(interpreter.stamped())
+        run(interpreter.open())
+        prefix = interpreter.address.prefix
+        return [f"stamped prefix {prefix!r} for environment {env!r}"] if before == UNSTAMPED else []
+
+
+def problems(url: str, env: str) -> list[Problem]:
+    """Return what is wrong with a Redis, as far as its servers tell."""
+
+    def requests(interpreter: Interpreter) -> Requests[list[Problem]]:
+        found = list(_misstamped(interpreter, (yield from interpreter.stamped())))
+        for node in (yield from interpreter.nodes()):
+            found += _unsafe(node, (yield from _settings(interpreter, node)))
+        return found
+
+    with _connected(url, env) as (interpreter, run):
+        found: list[Problem] = run(requests(interpreter))
+        return found
+
+
+@contextlib.contextmanager
+def _connected(url: str, env: str) -> Iterator[tuple[Interpreter, RunRequests]]:
+    interpreter = Interpreter(parse(url), env, Clock())
+    with contextlib.closing(RedisPool(interpreter.address)) as pool:
+        yield interpreter, lambda requests: run_sync(requests, pool.exchange)
+
+
+def _misstamped(interpreter: Interpreter, stamped: list[bytes | None]) -> Iterator[Problem]:
+    prefix = interpreter.address.prefix
+    if stamped == UNSTAMPED:
+        yield Problem(
+            f"prefix {prefix!r} is not stamped for any environment yet",
+            f"{PROVISION} (or let the first command do it)",
+        )
+        return
+    try:
+        interpreter.check(stamped)
+    except WrongSchema as error:
+        yield Problem(str(error), "open it as it was made, or choose a prefix that no other program uses")
+    except StoreError as error:
+        yield Problem(str(error), f"open it for its own environment, or use ?prefix=, not {prefix!r}")
+
+
+def _settings(interpreter: Interpreter, node: Node) -> Requests[dict[bytes, bytes] | None]:
+    """A server's configuration; None if it does not tell, as most hosted ones."""
+    try:
+        [flat] = yield from interpreter.on(node, [redis_command(b"CONFIG", b"GET", b"*")])
+    except (NotPermitted, StoreError):
+        return None
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _unsafe(node: Node, settings: dict[bytes, bytes] | None) -> Iterator[Problem]:
+    if settings is None:
+        yield Problem(
+            f"whether {node} evicts or loses records could not be checked: it refuses CONFIG GET",
+            "check in its console: maxmemory-policy noeviction, and persistence on",
+        )
+        return
+    policy = settings.get(b"maxmemory-policy", b"noeviction").decode()
+    if policy != "noeviction":
+        yield Problem(
+            f"{node} has maxmemory-policy {policy}: short of memory it forgets records, which then run again",
+            "set maxmemory-policy to noeviction, or give semel a Redis of its own",
+        )
+    if settings.get(b"appendonly") == b"no" and not settings.get(b"save"):
+        yield Problem(
+            f"{node} keeps nothing on disk (appendonly no, save ''): after a restart everything runs again",
+            "set appendonly to yes",
+        )

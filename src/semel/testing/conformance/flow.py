@@ -12,6 +12,7 @@ from semel.core.commands import TRIES, Raised, Returned, Steps
 from semel.core.flow import Flow, FlowContext
 from semel.core.heartbeat import Heartbeats
 from semel.core.policy import policy_of
+from semel.core.threads import SignalSafeEvent
 from semel.model import Happened, NotHappened
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import AGES, Harness, Runner, RunnerLedger, claimed
@@ -41,7 +42,7 @@ class FlowTests(Harness):
         self, runner: Runner, store: Faulty, ledger: RunnerLedger, clock: FakeClock
     ) -> Callable[..., Steps[Any]]:
         """Makes the steps of a call on the key."""
-        service = FlowContext(ledger.steps, store, clock, Heartbeats(store, clock), None, lambda: False)
+        service = FlowContext(ledger.steps, store, clock, Heartbeats(store, clock), None, SignalSafeEvent())
 
         def make(effect: Effect, **options: Any) -> Steps[Returned | Raised]:
             flow = Flow(service, policy_of(options), decoder_for(Any))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from semel.core.clock import Clock
-from semel.core.commands import Applied, Command, Found, Get, Item, Put, Sort, Steps, Stored
+from semel.core.commands import Applied, Command, Found, Get, Item, Put, Sort, Steps, Stored, read
 from semel.core.drive import Store, adrive, drive, leave
 from semel.core.facades import Ledger
 from semel.core.flow import Work
@@ -220,13 +220,13 @@ def thing(clock: FakeClock, **attributes: Any) -> Item:
 
 def put(runner: Runner, key: str, item: Item, table: Table = THINGS, sort: Sort = None) -> None:
     """Put an item there, whatever was there before."""
-    reply = runner.ask(Put(table, key, item, None, sort))
+    reply = runner.ask(Put(table, key, item, sort=sort))
     assert type(reply) is Applied
 
 
 def get(runner: Runner, key: str, table: Table = THINGS, sort: Sort = None) -> Item | None:
     """The item as a reader finds it."""
-    found = runner.ask(Get(table, key, sort))
+    found = runner.run(read(Get(table, key, sort)))
     assert type(found) is Found
     return found.item
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from semel.core.commands import Delete, Equals, Found, Query, Time, Update
+from semel.core.commands import Delete, Found, Query, Time, Update
 from semel.errors import UsageError
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import ENTRIES, Harness, Runner, put, thing
@@ -60,7 +60,7 @@ class IndexTests(Harness):
 
     def test_filter(self, runner: Runner, entries: None) -> None:
         """What an index finds is filtered as anything else is."""
-        assert places(runner, by("x", where=Equals("owner", "a"), limit=1)) == ["p1", "p5"]
+        assert places(runner, by("x", equal={"owner": "a"}, limit=1)) == ["p1", "p5"]
 
     def test_items_come_whole(self, runner: Runner, entries: None, clock: FakeClock) -> None:
         """An index that carries everything gives items as they are."""

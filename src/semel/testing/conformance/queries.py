@@ -4,7 +4,7 @@
 import msgspec
 import pytest
 
-from semel.core.commands import AllOf, AtMost, Begins, Equals, Item, Page, Past, Query
+from semel.core.commands import Item, Page, Query, Update
 from semel.errors import UsageError
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import LINES, NOTES, THINGS, Harness, Runner, put, thing
@@ -84,7 +84,7 @@ class QueryTests(Harness):
         assert pages(runner, Query(NOTES, "mine", reverse=reverse, limit=limit))[1:] == []
         half = pages(runner, Query(NOTES, "mine", reverse=reverse, limit=(len(notes) + 1) // 2))
         assert [bool(page) for page in half] == [True, True]
-        few = Query(NOTES, "mine", where=AtMost("count", limit), reverse=reverse, limit=limit)
+        few = Query(NOTES, "mine", equal={"count": 1}, reverse=reverse, limit=1)
         assert pages(runner, few)[1:] == []
         assert len(pages(runner, Query(NOTES, limit=100))) == 1
 
@@ -97,21 +97,13 @@ class QueryTests(Harness):
             found = places(runner, Query(NOTES, "mine", low, high, reverse, limit=2))
             assert found == expected
 
-    def test_where_filters(self, runner: Runner, notes: list[str]) -> None:
-        """Only items for which it holds come, on as many pages as it takes."""
-        where = AllOf((AtMost("count", 6), Begins("text", "a")))
-        expected = [
-            place for number, place in enumerate(reversed(notes)) if number <= 6 and place.startswith("a")
-        ][::-1]
-        assert expected
-        assert places(runner, Query(NOTES, "mine", where=where, limit=2)) == expected
-        assert places(runner, Query(NOTES, "mine", where=Equals("text", "nothing"))) == []
-
-    def test_where_can_ask_for_the_time(self, runner: Runner, clock: FakeClock) -> None:
-        """What is due by the store's now."""
-        for place, due in (("1", -1), ("2", 0), ("3", 1)):
-            put(runner, "mine", thing(clock, due=clock.now() + due), NOTES, place)
-        assert places(runner, Query(NOTES, "mine", where=Past("due"))) == ["1", "2"]
+    def test_equal_filters(self, runner: Runner, clock: FakeClock, notes: list[str]) -> None:
+        """Only items with these values come, on as many pages as it takes."""
+        for place in notes[::2]:
+            runner.ask(Update(NOTES, "mine", {"flag": True, "due": 5}, sort=place))
+        assert places(runner, Query(NOTES, "mine", equal={"flag": True, "due": 5}, limit=2)) == notes[::2]
+        assert places(runner, Query(NOTES, "mine", equal={"flag": True, "due": 6}, limit=2)) == []
+        assert places(runner, Query(NOTES, "mine", equal={"text": "nothing"})) == []
 
     def test_empty_partition(self, runner: Runner, notes: list[str]) -> None:
         """A partition without items is one empty page."""
@@ -130,12 +122,24 @@ class QueryTests(Harness):
         assert sorted(found) == names
 
     @pytest.mark.parametrize("limit", [1, 2, 100])
-    def test_whole_table_filtered_by_key(self, runner: Runner, clock: FakeClock, limit: int) -> None:
-        """A filter may name the partition: so a ledger lists its own environment."""
+    def test_whole_table_by_prefix(self, runner: Runner, clock: FakeClock, limit: int) -> None:
+        """Of keys that begin so, and have these values: so a ledger lists its own environment."""
         for name in ("a/1", "a/2", "a/3", "A/4", "ab/5", "a_/6", "b/7"):
             put(runner, name, thing(clock))
-        query = Query(THINGS, where=Begins("id", "a/"), limit=limit)
+        query = Query(THINGS, prefix="a/", limit=limit)
         assert sorted(item["id"] for page in pages(runner, query) for item in page) == ["a/1", "a/2", "a/3"]
+        for name in ("a/2", "b/7"):
+            runner.ask(Update(THINGS, name, {"text": "this"}))
+        query = Query(THINGS, prefix="a/", equal={"text": "this"}, limit=limit)
+        assert [item["id"] for page in pages(runner, query) for item in page] == ["a/2"]
+
+    @pytest.mark.parametrize("prefix", ["a_", "a%", "a*", "a[", "a\\\\", "\U0001f600", "\uffff", "caf\u00e9"])
+    def test_a_prefix_is_no_pattern(self, runner: Runner, clock: FakeClock, prefix: str) -> None:
+        """No sign in it stands for another one."""
+        for name in (prefix, prefix + "b", prefix.upper() + "B", "a", "abc", "ab%", "cafe\u0301"):
+            put(runner, name, thing(clock))
+        found = [item["id"] for page in pages(runner, Query(THINGS, prefix=prefix)) for item in page]
+        assert set(found) == {prefix, prefix + "b"} | ({prefix + "B"} if prefix.upper() == prefix else set())
 
     def test_page_tells_the_time(self, runner: Runner, clock: FakeClock) -> None:
         """As every reply does."""

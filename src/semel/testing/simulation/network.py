@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from semel import errors
-from semel.core.commands import Batch, Call, Found, Get, Pause, Put, Refused, Steps, Update, Watch
+from semel.core.commands import Batch, Call, Found, Get, Pause, Put, Refused, Steps, Update, Watch, alive
 from semel.core.events import Events, What
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
@@ -213,8 +213,9 @@ class Network(Scheduler):
         """What a command came to is as it must be."""
         kind = type(reply)
         self.model.answered(reply)
+        operation.shown = reply.item, reply.now
         if kind is Refused:
-            self._recognise(operation, command, reply.item)
+            self._recognise(operation, command, alive(LEDGER, reply.item, reply.now))
         elif kind is not Found:
             found = self.store.execute(Get(LEDGER, command.key))
             self.model.wrote(operation, command, reply.now, found.item)

@@ -52,6 +52,8 @@ class SimulatedOperation(msgspec.Struct, eq=False):
     """Its last claim was answered with its own token."""
     made: bool = False
     """Its completion was answered with its own result."""
+    shown: tuple[Any, float] = (None, 0.0)
+    """The item in the last reply to it, and the time of that reply."""
     obstacle: Any = None
     """The record that refused its last claim."""
     refusals: int = 0

@@ -79,9 +79,9 @@ def _command(command: Any) -> str:
             item = command.item
             return f"put {_name(command.key)} {item['status']} {item['token']} attempt {item['attempt']}"
         case Update():
-            return f"update {_name(command.key)} {command.set.get('status', 'drop')} {_token(command.when)}"
+            return f"update {_name(command.key)} {command.set.get('status', 'drop')} {_token(command.expect)}"
         case Delete():
-            return f"delete {_name(command.key)} {_token(command.when)}"
+            return f"delete {_name(command.key)} {_token(command.expect)}"
         case Get() | Watch():
             return f"get {_name(command.key)}"
         case Batch():
@@ -122,8 +122,6 @@ def _record(item: dict[str, Any] | None, now: float) -> str:
     return f"{item['status']} {item['token']} attempt {item['attempt']}{lease}"
 
 
-def _token(condition: Any) -> str:
-    """The token that a condition names."""
-    clauses = getattr(condition, "conditions", (condition,))
-    tokens = [clause.value for clause in clauses if getattr(clause, "attribute", "") == "token"]
-    return f"if {tokens[0]}" if tokens else "whatever token"
+def _token(expect: Any) -> str:
+    """The token that a write expects."""
+    return f"if {expect['token']}" if "token" in expect else "whatever token"

@@ -17,6 +17,7 @@ from semel.core.commands import Raised, Returned, Steps
 from semel.core.flow import Flow, FlowContext
 from semel.core.heartbeat import Heartbeats
 from semel.core.policy import Policy
+from semel.core.threads import SignalSafeEvent
 from semel.model import MISSING, Abandoned, Happened, NotHappened, Settlement
 from semel.testing.simulation.network import SOON, SimulatedProcess
 from semel.testing.simulation.operation import SimulatedOperation
@@ -34,7 +35,7 @@ class SimulatedWorker(msgspec.Struct, eq=False):
     left: int
     """How many calls it has still to make."""
     policy: Policy
-    draining: bool = False
+    stopping: SignalSafeEvent = msgspec.field(default_factory=SignalSafeEvent)
     """It was asked to stop."""
 
 
@@ -60,11 +61,11 @@ class World(SimulatedWork):
     def _add_worker(self, name: str) -> None:
         calls = self.rng.upto(1, self.settings.calls)
         worker = SimulatedWorker(name, calls, self.settings.worker_policy(self.rng))
-        flow = self._flow(worker.policy, lambda: worker.draining)
+        flow = self._flow(worker.policy, worker.stopping)
         self.later(self.rng.between(0, 0.5) * self.lease, self._next_call, worker, flow)
 
-    def _flow(self, policy: Policy, is_draining: Callable[[], bool]) -> Flow:
-        context = FlowContext(self.ledger, self.store, self.clock, self._heartbeats, None, is_draining)
+    def _flow(self, policy: Policy, stopping: SignalSafeEvent) -> Flow:
+        context = FlowContext(self.ledger, self.store, self.clock, self._heartbeats, None, stopping)
         return Flow(context, policy, DECODER)
 
     def _next_call(self, worker: SimulatedWorker, flow: Flow) -> None:
@@ -76,7 +77,7 @@ class World(SimulatedWork):
             self.count("drained")
             # It stops somewhere in the middle of its call, and begins none after it.
             worker.left = 0
-            self.later(rng.between(0, self.lease), setattr, worker, "draining", True)
+            self.later(rng.between(0, self.lease), worker.stopping.set)
         payload = "p" if rng.chance(0.85) else "q"
         operation = self._operation(worker.name, "call", rng.among(self.ids), worker.policy, payload)
         # As `once` does: what a glance can tell needs no steps.
@@ -167,7 +168,7 @@ class World(SimulatedWork):
         life = self.model.current(id)
         payload = life.fingerprint if life is not None and life.fingerprint else "p"
         policy = self.settings.policy("wait", 1000.0)
-        flow = self._flow(policy, lambda: False)
+        flow = self._flow(policy, SignalSafeEvent())
         operations = [self._operation("last", "call", id, policy, payload) for _ in range(callers)]
         for operation in operations:
             operation.final = True
