@@ -28,7 +28,7 @@ from dbos import DBOS, SetWorkflowID
 from justonce.stores import SqliteStore
 
 import semel
-from semel.stores.dynamodb.layout import title
+from semel.stores.dynamodb.items import title
 from semel.tables.powertools import POWERTOOLS
 from semel.testing import FakeClock
 from tests.conformance.dynamodb_kit import ENV, REGION, engine

@@ -13,7 +13,7 @@ from tests.servers.absence import served
 from tests.servers.spin import spin
 
 HOLDING = check.WHOLE if ALL else check.EVERYDAY
-EVERY_DAY = {"DEADLINE_FROM_ANSWER", "RESENT_WITHOUT_TOKEN"}
+EVERY_DAY = {"DEADLINE_FROM_REPLY", "RESENT_WITHOUT_TOKEN"}
 MUTANTS = [one for one in check.MUTANTS if ALL or one.name in EVERY_DAY]
 
 
