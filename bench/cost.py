@@ -15,7 +15,7 @@ from bench.servers import ENV, stores
 from bench.timing import Bar, Listing, conclude
 from semel.aws.errors import ServiceError
 from semel.provision.cost import WRITE_BYTES, Estimate, Workload, estimate, units, written_size
-from semel.stores.dynamodb.prices import MILLION
+from semel.stores.dynamodb.service import MILLION
 
 PACKAGES = ("semel",)
 REGION = "us-east-1"

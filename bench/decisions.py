@@ -22,8 +22,7 @@ from bench import raw
 from bench.bare import disk_folder
 from bench.signed import SignedSocket
 from bench.timing import Call, Fresh, Table, Timer, compare, tabulate
-from semel.gate import Cap, KillSwitch, QuietHours
-from semel.gate.facades import Gate
+from semel.gate import Cap, Gate, KillSwitch, QuietHours
 
 ENV = "bench"
 # As long as every number of a later decision, so that one can stand in the other's place.

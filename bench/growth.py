@@ -20,8 +20,8 @@ from bench import bare, charge, new_order
 from bench.servers import ENV, provision, servers, stores, url_of
 from bench.timing import Bar, Listing, Ratio, Table, compare, conclude, tabulate
 from semel.core.commands import Batch, Put
-from semel.core.ledger import ClaimTerms, opening
-from semel.core.policy import DAY, LEASE
+from semel.core.ledger import new_record
+from semel.core.policy import DAY, LEASE, ClaimTerms
 from semel.tables import LEDGER
 
 PACKAGES = ("semel", "psycopg", "redis")
@@ -121,7 +121,7 @@ def claims(name: str, found: list[Filled], number: int, repeat: int) -> Table:
 
 def fill(s: semel.Semel, count: int) -> None:
     """Write so many finished records, by semel itself."""
-    item = opening(ClaimTerms(LEASE, DAY, "f" * 64), "0" * 32, "bench")
+    item = new_record(ClaimTerms(LEASE, DAY), "0" * 32, "bench", "f" * 64)
     item |= {"status": "COMPLETED", "result": b'{"id":"ch_1","amount":4200}', "encoding": "json"}
     for start in range(0, count, BATCH):
         names = (s.ledger.steps.name(f"charge:order-{number:08x}") for number in range(start, start + BATCH))

@@ -556,7 +556,7 @@ def _events(s: Any, expected: set[str]) -> tuple[int, int]:
 
 def _actions(s: Any, unique: list[int]) -> tuple[int, int, int]:
     """How many actions there are of these messages, how many are there again, and how many are not there."""
-    from semel.tables.seeds import SUPPORT_AUDIT
+    from semel.apps.tables import SUPPORT_AUDIT
 
     audit, found = s.journal.on(SUPPORT_AUDIT), Counter[str]()
     for conversation in sorted({message(number)[0] for number in unique}):

@@ -26,9 +26,9 @@ from bench.servers import ENVIRONMENT, provision
 from bench.timing import Bar, Ratio, Row, Table, compare, conclude
 from semel.core.commands import Batch, Item, Put
 from semel.core.events import digest
-from semel.core.ledger import ClaimTerms, opening
+from semel.core.ledger import new_record
 from semel.core.lifecycle import Status
-from semel.core.policy import DAY
+from semel.core.policy import DAY, ClaimTerms
 from semel.ops import Search
 from semel.ops.questions import EXAMINED
 from semel.tables import FOREVER, LEDGER, RECENT
@@ -88,7 +88,7 @@ BY_TIME: dict[str, Question] = {
 def items(s: semel.Semel, count: int) -> Iterator[tuple[str, Item]]:
     """The records of a ledger in use, each with its name; the last has just changed."""
     ledger = s.ledger.steps
-    begun = opening(ClaimTerms(30.0, 30 * DAY, "f" * 64), "0" * 32, "host-1:4711 charge")
+    begun = new_record(ClaimTerms(30.0, 30 * DAY), "0" * 32, "host-1:4711 charge", "f" * 64)
     kinds: tuple[tuple[int, Item], ...] = (
         (FAILED, {"status": "FAILED", "failed": ledger.prefix, "error": ERROR}),
         (HELD, {"status": "UNKNOWN", "doubt": ledger.prefix, "expires_at": FOREVER}),

@@ -51,14 +51,14 @@ class Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def exchange(self, operation: str, request: Any, *, write: bool) -> Any:
+    def call(self, operation: str, request: Any, *, write: bool) -> Any:
         request = request() if callable(request) else request
         self._sent.append((operation, request))
-        return self._transport.exchange(operation, request, write=write)
+        return self._transport.call(operation, request, write=write)
 
 
 def watch_dynamodb(store: Any, sent: list[Any]) -> None:
-    store._operations._transport = Recorded(store._transport, sent)
+    store._transport = Recorded(store._transport, sent)
 
 
 def for_boto(request: Any) -> Any:

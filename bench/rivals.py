@@ -4,6 +4,7 @@ import itertools
 import json
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -20,6 +21,7 @@ from bench.timing import (
     Fresh,
     Subject,
     Table,
+    Timer,
     compare,
     import_times,
     installed,
@@ -225,11 +227,19 @@ def subject(contender: Contender, which: str) -> Subject:
     return Fresh(opened)
 
 
-def table(title: str, which: str, contenders: Sequence[Contender], number: int, repeat: int) -> Table:
+def table(
+    title: str,
+    which: str,
+    contenders: Sequence[Contender],
+    *,
+    number: int,
+    repeat: int,
+    timer: Timer = time.perf_counter,
+) -> Table:
     """Time one call of all contenders side by side; the first of them is the base of the ratios."""
     notes = {one.name: absent(one.needs) or one.note for one in contenders}
     present = {one.name: subject(one, which) for one in contenders if not absent(one.needs)}
-    return tabulate(title, compare(present, number, repeat), contenders[0].name, notes)
+    return tabulate(title, compare(present, number, repeat, timer), contenders[0].name, notes)
 
 
 def import_table(repeat: int) -> Table:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from bench import bare
 from bench.timing import installed
+from semel import provision as provisioning
 from semel.core.clock import Clock
-from semel.provision.builders import ProvisionTarget, opened
+from semel.provision import ProvisionTarget
 from semel.tables import OWN
 from tests.servers.dynamodb import VERSION, dynoxide
 from tests.servers.postgres import postgres
@@ -58,8 +59,7 @@ class Started:
 
 def provision(url: str, chosen: tuple[str, ...] = ()) -> None:
     """Make the tables, with the indexes that are chosen."""
-    with opened(ProvisionTarget(url=url, env=ENV, tables=OWN, clock=Clock(), chosen=chosen)) as builder:
-        builder.provision(lambda _: None)
+    provisioning.provision(ProvisionTarget(url=url, env=ENV, tables=OWN, clock=Clock(), chosen=chosen))
 
 
 @contextmanager

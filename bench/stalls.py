@@ -142,26 +142,11 @@ class Watch:
         gc.callbacks.append(collected)
 
     def commits(self) -> None:
-        """Time transactions: a commit is what lies between the statements and the answers."""
-        from semel.stores.sqlite.groupcommit import GroupCommit
+        """Time writes: each by itself, and transactions of several."""
+        from semel.stores.sqlite.writer import Writer
 
-        self.timed(GroupCommit, "_begin", "turn")
-        self.timed(GroupCommit, "_carry_out", "statements")
-        carry_out, settle = GroupCommit._carry_out, GroupCommit._settle
-        committing: dict[GroupCommit, tuple[float, float]] = {}
-
-        def carried_out(store: GroupCommit, *args: Any) -> None:
-            carry_out(store, *args)
-            committing[store] = time.perf_counter(), time.thread_time()
-
-        def settled(store: GroupCommit, batch: list[Any]) -> None:
-            if store in committing:
-                begun, before = committing.pop(store)
-                self.note("commit", begun, time.thread_time() - before)
-            settle(store, batch)
-
-        GroupCommit._carry_out = carried_out  # type: ignore[assignment,method-assign]
-        GroupCommit._settle = settled  # type: ignore[assignment,method-assign]
+        self.timed(Writer, "_write_alone", "write")
+        self.timed(Writer, "_write_together", "transaction")
 
     async def beat(self) -> None:
         """Time the event loop."""
