@@ -14,13 +14,10 @@ import msgspec
 
 import semel
 from semel.core.clock import Clock
-from semel.core.commands import Found, Get, Item, Page, Query, Update
-from semel.stores.redis import scripts
-from semel.stores.redis.address import parse
+from semel.core.commands import Found
 from semel.stores.redis.interpreter import Interpreter
-from semel.stores.redis.protocol import RedisRequest, read
-from semel.stores.redis.scripts import Script
-from semel.tables import LEDGER
+from semel.stores.redis.router import PAGE, WRITE, Script
+from semel.stores.redis.server import RedisRequest, parse, read
 
 HEADER = """\
 # What runs on Redis
@@ -29,12 +26,11 @@ This page shows the calls that the ledger makes, so that you can recognise them 
 is generated from the code by `python -m tests.redis_page`. The key is `charge:o-1` in the environment `prod`,
 and `TOKEN` is the random token of a claim.
 
-A call is sent as `EVALSHA` with the digest of its script; if the server does not have the script yet, its
-text is sent with `EVAL`. Every call takes one round trip, except a page of doubts. The arguments are shown
-below each call. Those of `write.lua` are a MessagePack value, shown field by field, and bytes after it, the
-first of which is referred to as `{"at": 2}`. `{"seconds": 30.0}` is this long after the server's time; an
-empty time means the server's own. [keys.py](../../src/semel/stores/redis/keys.py) defines the names of keys,
-and [scripts.py](../../src/semel/stores/redis/scripts.py) the fields of a write.
+A call is sent as `EVALSHA` with the digest of its script; if the server does not have the script, its text
+is sent with `EVAL`. Every call takes one round trip. The arguments are shown below each call: an empty time
+means the server's own, and those of `write.lua` are a MessagePack value, shown field by field.
+`{"seconds": 30.0}` is this long after the server's time. [plan.py](../../src/semel/stores/redis/plan.py)
+defines the names of keys and the fields of a write.
 """
 SCRIPTS_HEADING = """
 ## The scripts
@@ -45,8 +41,8 @@ the file.
 | script | digest | what it does |
 |---|---|---|
 """
-NAMES = ("write", "read", "index", "doubt", "page", "open")
-BY_DIGEST: dict[bytes, str] = {getattr(scripts, name.upper()).digest: name for name in NAMES}
+SCRIPTS = {"write": WRITE, "page": PAGE}
+BY_DIGEST = {script.digest.encode(): name for name, script in SCRIPTS.items()}
 KEY = "charge:o-1"
 KEY_ID = f"prod//{KEY}"
 TOKEN = re.compile("[0-9a-f]{32}")
@@ -71,34 +67,12 @@ class Recorder:
         return [TOKEN.sub("TOKEN", line) for line in calls]
 
     def execute(self, command: Any) -> Any:
-        """Carry a command out, and note its requests if they are asked for."""
-        before = self._execute(Get(LEDGER, KEY_ID)).item
+        """Execute a command, and note its request if it is asked for."""
         reply = self._execute(command)
-        if self._calls is None:
-            return reply
-        self._interpreter.time.observe(Found(0.0, None))
-        requests = self._interpreter.perform(command)
-        self._calls += rendered(next(requests))
-        if isinstance(command, Query):
-            self._calls += rendered(requests.send([self._entries(command, reply)]))
-        elif isinstance(command, Update) and self._interpreter.plan(LEDGER).indexes.touched(command):
-            # The item is read first, since its places in indexes depend on it.
-            self._calls += rendered(requests.send([again(before)]))
+        if self._calls is not None:
+            self._interpreter.time.observe(Found(0.0, None))
+            self._calls += rendered(next(self._interpreter.perform(command)))
         return reply
-
-    def _entries(self, query: Query, page: Page) -> list[Any]:
-        """The reply of index.lua that leads to these items."""
-        index = self._interpreter.plan(query.table).indexes.named(query.index)
-        entries = [index.entry(item) for item in page.items]
-        head = msgspec.msgpack.encode((page.now, []))
-        return [head, [entry.member.encode() for entry in entries if entry is not None]]
-
-
-def again(item: Item) -> list[bytes]:
-    """The reply of write.lua that an item is in another place of an index than the write tells."""
-    fields = [(name, value) for name, value in item.items() if name != LEDGER.partition]
-    flat = [f"{text}".encode() for field in fields for text in field]
-    return [msgspec.msgpack.encode((0.0, [[2, *map(len, flat)]])), b"".join(flat)]
 
 
 @contextmanager
@@ -119,14 +93,15 @@ def text() -> str:
     for title, calls in sections():
         parts.append(f"\n## {title}\n\n```text\n" + "\n".join(calls) + "\n```\n")
     parts.append(SCRIPTS_HEADING)
-    parts += [_row(name, getattr(scripts, name.upper())) for name in NAMES]
+    parts += [_row(name, script) for name, script in SCRIPTS.items()]
     return "".join(parts)
 
 
 def _row(name: str, script: Script) -> str:
-    purpose = script.text.decode().partition("\n")[0].removeprefix("-- ")
+    text = script.by_text.decode().split("\r\n", 3)[3]
+    purpose = text.partition("\n")[0].removeprefix("-- ")
     link = f"[{name}.lua](../../src/semel/stores/redis/{name}.lua)"
-    return f"| {link} | `{script.digest.decode()}` | {purpose} |\n"
+    return f"| {link} | `{script.digest}` | {purpose} |\n"
 
 
 def sections() -> Iterator[tuple[str, list[str]]]:
@@ -167,15 +142,19 @@ def _call(words: list[bytes]) -> list[str]:
     first = f"EVALSHA <{name}.lua> {int(count)} {b' '.join(keys).decode()}"
     if name != "write":
         return [first, "    " + " ".join(each.decode() or "''" for each in arguments)]
-    batch, *binary = arguments
-    return [first, *_batch(msgspec.msgpack.decode(batch)), *(f"    {repr(each)[1:]}" for each in binary)]
+    now, writes = arguments
+    return [f"{first} {now.decode() or repr('')}", *_batch(msgspec.msgpack.decode(writes))]
 
 
 def _batch(batch: dict[str, Any]) -> Iterator[str]:
     """What write.lua is to do, a field to the line."""
     for write in batch.pop("writes"):
         for name, value in write.items():
-            fields = {f"set.{each}": value[each] for each in value} if name == "set" else {name: value}
+            fields = (
+                {f"{name}.{each}": value[each] for each in value}
+                if isinstance(value, dict)
+                else {name: value}
+            )
             yield from _fields(fields)
     yield from _fields(batch)
 

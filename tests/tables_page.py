@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Iterator
 
-from semel.provision import OWN
-from semel.provision.shape import SCALARS, index_attributes, projection
-from semel.tables import Form, Index, Kind, Table
+from semel.apps.tables import TABLES as SEEDS
+from semel.provision.shape import SCALARS, definitions, projection
+from semel.tables import OWN, Index, Kind, Table
+from semel.tables.mapping import Form, TableMapping, mapped
 from semel.tables.powertools import POWERTOOLS
-from semel.tables.seeds import TABLES as SEEDS
 
 HEADER = """\
 # Tables
@@ -51,8 +51,9 @@ def text() -> str:
     return "".join([HEADER, OWN_HEADING, *own, OTHERS_HEADING, *others])
 
 
-def section(table: Table) -> str:
+def section(listed: Table) -> str:
     """What there is to say of a table."""
+    table = mapped(listed)
     facts = "\n".join(f"| {name} | {value} |" for name, value in _facts(table))
     rows = "\n".join(f"| `{name}` | {kind} | {about} |" for name, kind, about in _attributes(table))
     return (
@@ -61,13 +62,13 @@ def section(table: Table) -> str:
     )
 
 
-def _facts(table: Table) -> Iterator[tuple[str, str]]:
+def _facts(table: TableMapping) -> Iterator[tuple[str, str]]:
     named = f"; `{table.titled_by}` overrides it" if table.titled_by else ""
     yield "name in DynamoDB", f"`{table.title.replace('{name}', table.name)}`{named}"
     yield "key", ", ".join(f"`{name}` ({TYPES[table.kinds[name]]})" for name in table.key)
     yield "TTL", f"on `{table.ttl}`" if table.ttl else f"none: {table.forever}"
     for index in table.indexes:
-        keys = index_attributes(table, index)
+        keys = definitions(table, index.key)
         told = ", ".join(f"`{each['AttributeName']}` ({each['AttributeType']})" for each in keys)
         yield f"index `{index.name}`", f"{told}, {_carried(table, index)}"
     for index in table.optional_indexes:
@@ -92,7 +93,7 @@ def _carried(table: Table, index: Index) -> str:
     return f"with {', '.join(['the key', *(f'`{name}`' for name in made.get('NonKeyAttributes', ()))])}"
 
 
-def _attributes(table: Table) -> Iterator[tuple[str, str, str]]:
+def _attributes(table: TableMapping) -> Iterator[tuple[str, str, str]]:
     """Every attribute that an item may have: the table's own, then those that semel adds."""
     kept = {column.name: attribute for attribute, column in table.columns.items()}
     kinds = dict(table.kinds)
@@ -108,13 +109,13 @@ def _attributes(table: Table) -> Iterator[tuple[str, str, str]]:
         yield name, _type(table, kept.get(name), kind), _about(table, name, kept.get(name))
 
 
-def _type(table: Table, attribute: str | None, kind: Kind) -> str:
+def _type(table: TableMapping, attribute: str | None, kind: Kind) -> str:
     form = Form.PLAIN if attribute is None else table.column(attribute).form
     written = {Form.SECONDS: "N", Form.MILLISECONDS: "N", Form.ISO: "S", Form.JSON: "S"}
     return written.get(form, TYPES[kind])
 
 
-def _about(table: Table, name: str, attribute: str | None) -> str:
+def _about(table: TableMapping, name: str, attribute: str | None) -> str:
     if name in table.copies:
         repeated, form = table.copies[name]
         return f"repeats `{repeated}`, in {MEANINGS[form]}"

@@ -31,7 +31,7 @@ DOORS = (
     *("celery", "dramatiq", "taskiq", "mcp"),
 )
 STATE = {
-    "semel.state.facades": (
+    "semel.state": (
         *("Documents", "AsyncDocuments", "Journal", "AsyncJournal", "Counters", "AsyncCounters"),
         *("Switches", "AsyncSwitches", "Mailbox", "AsyncMailbox"),
     ),
@@ -45,7 +45,6 @@ STATE = {
         *("Transaction", "Pending"),
         *("GatheredLedger", "GatheredDocuments", "GatheredJournal", "GatheredCounters"),
     ),
-    "semel.gate.facades": ("Gate", "AsyncGate"),
 }
 
 PAGES = {
@@ -60,7 +59,10 @@ PAGES = {
         "Documents, the journal, counters, switches, mailboxes, the gate and its rules, periods, redaction "
         "and tables. [API](../api.md#documents) explains them, and [Tables](../tables.md) lists the tables "
         "with their attributes.",
-        STATE | dict.fromkeys(("semel.gate", "semel.periods", "semel.redact", "semel.tables"), ALL),
+        STATE
+        | dict.fromkeys(
+            ("semel.gate", "semel.periods", "semel.redact", "semel.tables", "semel.tables.mapping"), ALL
+        ),
     ),
     "doors.md": Page(
         "Names of the doors",
