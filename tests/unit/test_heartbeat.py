@@ -704,7 +704,7 @@ def test_renewals_that_hang_delay_no_other(many: int) -> None:
 
     def let_pass(seconds: float, hung: int) -> None:
         clock.advance(seconds)
-        heartbeats._wake.set()
+        heartbeats._left.put(None)
         assert eventually(lambda: store.hung >= min(many, hung))
 
     with holding(s, sorted(store.hangs), lease=30), holding(s, HEALTHY, lease=30) as healthy:

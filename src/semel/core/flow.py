@@ -83,15 +83,19 @@ class PendingCall(PendingClaim):
     flow: Flow
     run: Run | None = None
 
+    def end(self) -> None:
+        """The work is over, if it has begun."""
+        if self.run is not None:
+            self.flow.end(self.run)
+
     def withdrawn(self) -> Steps[None]:
         """Take the claim back, or leave it to the policy of the next one where the work had begun."""
         run = self.run
-        if run is not None:
-            self.flow.end(run)
-            if run.begun:
-                run.interrupted = True
-                return self.flow.context.ledger.abandon(run.claim)
-        return super().withdrawn()
+        self.end()
+        if run is None or not run.begun:
+            return (yield from super().withdrawn())
+        run.interrupted = True
+        yield from self.flow.context.ledger.abandon(run.claim)
 
 
 class FlowContext(Concealed, msgspec.Struct, frozen=True):
@@ -398,9 +402,9 @@ class Flow:
     def end(self, run: Run) -> None:
         """The work is over."""
         run.over = True  # before the renewals stop: one that is under way may put the run back
-        self._heartbeats.stop(run)
         if CURRENT.get() is run:
             CURRENT.set(run.outer)
+        self._heartbeats.stop(run)
 
     async def aattempt(self, run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do async work as this attempt; a lost lease cancels it. A resolver need not be async."""

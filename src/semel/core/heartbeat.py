@@ -9,10 +9,9 @@ Invariants:
 
 import itertools
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, PriorityQueue
+from queue import Empty, PriorityQueue, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -26,7 +25,7 @@ from semel.core.events import What
 from semel.core.ledger import LedgerSteps
 from semel.core.running import RENEWALS_PER_LEASE, RENEWING, RETRIES_PER_LEASE, Run
 from semel.core.runtime import FORKING
-from semel.core.threads import BackgroundThread, SignalSafeEvent, SignalSafeLock, start_thread
+from semel.core.threads import BackgroundThread, SignalSafeLock, start_thread
 
 if TYPE_CHECKING:
     import asyncio
@@ -93,9 +92,10 @@ class Heartbeats:
     def reset_after_fork(self) -> None:
         """In a forked child: the parent's leases are the parent's to renew."""
         self._live: dict[Run, LedgerSteps] = {}
-        self._left: deque[Unfinished] = deque()
+        # What callers put here wakes the scheduler. To put is one call of C: no signal tears it, and it needs
+        # hardly any stack.
+        self._left: SimpleQueue[Unfinished | None] = SimpleQueue()
         self._lock = SignalSafeLock()
-        self._wake = SignalSafeEvent()
         # Jobs by the moment at which they are too late, and a number so that no two are compared further.
         self._jobs: PriorityQueue[tuple[float, int, Run | Unfinished]] = PriorityQueue()
         self._numbers = itertools.count()
@@ -109,7 +109,7 @@ class Heartbeats:
         if run.claim.lease < self._shortest:
             with self._lock:
                 self._shortest = min(self._shortest, run.claim.lease)
-            self._wake.set()
+            self._left.put(None)
         if self._scheduler.thread is None and not self._scheduler.start():
             self._live.pop(run, None)
             raise errors.NotBegun(run.key, "no thread could be started to renew its lease")
@@ -120,17 +120,19 @@ class Heartbeats:
 
     def rescue(self, steps: Steps[None], on_error: ErrorListener) -> None:
         """Finish these steps of an interrupted caller; if no thread can, the lease ends by itself."""
-        self._left.append((steps, on_error))
-        self._wake.set()
+        self._left.put((steps, on_error))
         self._scheduler.start()
 
     # The scheduler
 
     def _schedule(self) -> None:
         while True:
-            idle = not self._live
-            self._wake.wait(self._pause())
-            self._wake.clear()
+            idle = not self._has_work()
+            with suppress(Empty):
+                left = self._left.get(timeout=self._pause())
+                idle = False
+                if left is not None:
+                    self._jobs.put((0.0, next(self._numbers), left))
             self._queue_due(self._clock.monotonic())
             if idle and not self._has_work():
                 return
@@ -145,9 +147,7 @@ class Heartbeats:
         return max(min(due - now, longest), longest / RETRIES_PER_LEASE)
 
     def _queue_due(self, now: float) -> None:
-        """Queue what an interrupted caller has left and every renewal that is due, the most urgent first."""
-        while self._left:
-            self._jobs.put((0.0, next(self._numbers), self._left.popleft()))
+        """Queue every renewal that is due, the most urgent first, and start workers for what is queued."""
         for run in list(self._live):
             if run.due <= now and run not in self._queued:
                 self._queued.add(run)
@@ -171,7 +171,7 @@ class Heartbeats:
             self._workers.pop(threading.current_thread(), None)  # it stays the scheduler
 
     def _has_work(self) -> bool:
-        return bool(self._live or self._left) or not self._jobs.empty()
+        return bool(self._live) or not (self._left.empty() and self._jobs.empty())
 
     # The workers
 

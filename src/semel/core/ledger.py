@@ -217,6 +217,9 @@ class PendingClaim:
         self.attempt = record.attempt
         return True
 
+    def end(self) -> None:
+        """End the work under the claim, in the thread that does it."""
+
     def withdrawn(self) -> Steps[None]:
         """Take the claim back, because the caller was interrupted: from then on it holds nothing.
 
@@ -455,12 +458,15 @@ class LedgerSteps:
     def withdraw(self, error: BaseException, *pending: PendingClaim) -> Steps[None]:
         """Withdraw claims whose caller was interrupted by this error."""
         try:
-            if not isinstance(error, GeneratorExit):
+            for one in pending:
+                one.end()
+            if not isinstance(error, GeneratorExit | RecursionError):
                 for one in pending:
                     yield from one.withdrawn()
                 return
-        except RecursionError:  # here it has no room, and another thread has a stack of its own
+        except RecursionError:
             pass
+        # A closed generator yields no commands, and here the stack may have no room; another thread has both.
         for one in pending:
             self.rescue(one.withdrawn(), self.events.failed)
 
