@@ -250,7 +250,9 @@ def test_a_cursor_of_another_partition_is_refused():
         NOTE.bounds(Query(NOTES, "a", after='["b","c"]'))
 
 
-@pytest.mark.parametrize("after", ["", "[]", '["n",1]', '["n",-1.5,[]]', '["n",1,[2]]', '["n",1,[],0]'])
+@pytest.mark.parametrize(
+    "after", ["", "[]", '["n",1]', '["n",-1.5,"",[]]', '["n",1,"",[2]]', '["n",1,"",[],0]']
+)
 def test_a_made_up_spot_is_refused(after):
     with pytest.raises(UsageError):
         parse_cursor(after)

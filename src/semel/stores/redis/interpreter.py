@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from math import ceil
 from operator import itemgetter
+from os.path import commonprefix
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -68,8 +69,16 @@ class ScanCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     node: str
     cursor: int | None
     """How far the server was scanned; None if to its end."""
-    keys: list[str]
-    """Keys that were found, and had no room on a page."""
+    start: str
+    """What the keys that were found, and had no room on a page, begin with."""
+    rest: list[str]
+    """How each of them goes on."""
+
+
+def cursor_at(node: str, cursor: int | None, keys: list[str]) -> ScanCursor:
+    """Describe how far a scan has come; many keys begin alike, and a cursor is part of a URL."""
+    start = commonprefix(keys)  # noqa: RUF071 - of any texts
+    return ScanCursor(node, cursor, start, [key[len(start) :] for key in keys])
 
 
 def parse_cursor(after: str) -> ScanCursor:
@@ -354,10 +363,10 @@ class Interpreter(Router):
         """Fill a page from a whole table by SCAN: no write pays for an index that only operators use."""
         nodes = yield from self.nodes()
         names = [str(node) for node in nodes]
-        start = ScanCursor(names[0], 0, []) if query.after is None else parse_cursor(query.after)
+        start = cursor_at(names[0], 0, []) if query.after is None else parse_cursor(query.after)
         if start.node not in names:
             raise UsageError("the cluster has changed since the page before; start from the first page")
-        scan = TableScan(start.keys, start.cursor)
+        scan = TableScan([start.start + rest for rest in start.rest], start.cursor)
         now = yield from self._now()
         for place in range(names.index(start.node), len(nodes)):
             while scan.cursor is not None or scan.keys:
@@ -367,7 +376,7 @@ class Interpreter(Router):
                     yield from self._find(plan, query, nodes[place], scan)
                 if scan.is_full(query):
                     more = bool(scan.keys) or scan.cursor is not None or place + 1 < len(nodes)
-                    after = ScanCursor(names[place], scan.cursor, scan.keys) if more else None
+                    after = cursor_at(names[place], scan.cursor, scan.keys) if more else None
                     return scan_page(scan, now, after)
             scan.cursor = 0
         return scan_page(scan, now, None)
