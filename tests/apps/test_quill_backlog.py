@@ -454,8 +454,8 @@ def test_killed_in_the_middle_of_a_batch_each_fact_is_posted_once(
         text += "".join(f'{name} = "{value}"\n' for name, value in dataset.items())
         program = Work(tmp_path, text + "lease = 180\npowerbi_timeout = 60\n", place.environ)
         program.start()
-        # By two threads, of which one may be left with little.
-        assert until(lambda: sum(facts_begun(there)) > 150, still=program.is_running), program.log
+        # By two threads; how they share them out is a matter of who comes first.
+        assert until(lambda: len(facts_begun(there)) == 2, still=program.is_running), program.log
         program.kill()
         begun = sum(facts_begun(there))
         there.fail(next=0)
@@ -465,7 +465,8 @@ def test_killed_in_the_middle_of_a_batch_each_fact_is_posted_once(
         process = Process(later, clock, **dataset)
         process.app.sink.close()
         process.app.sink = wall = Wall()
-        process.sweep()
+        for _ in range(5):  # a sweep sees to some hundred messages, in no order
+            process.sweep()
         unknown = {record.key for record in _unknown(later)}
         assert len(unknown) >= begun
         rows = [row["event_key"] for row in there.rows(FACTS)]
