@@ -1045,6 +1045,31 @@ def test_a_task_cancelled_during_the_transaction_harms_no_other(path, store, clo
     assert type(store.execute(mark("d"))) is Applied
 
 
+def test_a_crowd_of_tasks_calls_the_stores_thread_at_most_once_each(store, monkeypatch):
+    """Were it called again for everyone who still waits, it would have nothing to do most of the time."""
+    calls = []
+    serve = store._writer._serve
+    monkeypatch.setattr(store._writer, "_serve", lambda: (calls.append(1), serve()))
+
+    async def write_on(name):
+        for number in range(10):
+            assert type(await store.aexecute(mark(f"{name}{number}"))) is Applied
+
+    async def main():
+        await asyncio.gather(*(write_on(f"{task}-") for task in range(40)))
+
+    asyncio.run(main())
+    assert len(calls) <= 40 * 10
+
+
+def test_a_write_whatever_is_there_reads_nothing_first(store):
+    whatever = msgspec.structs.replace(mark("l"), expect=ANY)
+    store.execute(whatever)
+    read = []
+    store._get = read.append
+    assert (store.at_once(whatever), read) == (None, [])
+
+
 def test_a_loop_that_ended_before_its_reply_came_harms_nobody(store, clock):
     clock.gate.clear()
     clock.asked.clear()

@@ -1,6 +1,5 @@
 """Reading what other systems send: what stands at a path, moments, and texts that were cut in two."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +11,7 @@ def value_at(payload: Any, path: str) -> Any:
         if isinstance(found, list) and name.isdigit() and int(name) < len(found):
             found = found[int(name)]
         else:
-            found = found.get(name) if isinstance(found, Mapping) else None
+            found = found.get(name) if isinstance(found, dict) else None
     return found
 
 

@@ -181,6 +181,7 @@ class RequestMiddleware:
         self._routes = routes
         self._address = settings.public_url.rstrip("/")
         self._settings = settings
+        self._timed_out = later("timed-out", f"it was given up after {settings.request_timeout:g} s")
         self._metrics = metrics
         share = settings.share
         self._bodies = BodyLimit(settings.max_receiving, share)
@@ -298,9 +299,8 @@ class RequestMiddleware:
         if cycle.timer is not None:
             cycle.timer.cancel()
         wait, task = self._settings.request_timeout, asyncio.current_task()
-        problem = later("timed-out", f"it was given up after {wait:g} s")
         # Not `asyncio.timeout`: a write under way is finished first, and the client need not wait for it.
-        cycle.timer = asyncio.get_running_loop().call_later(wait, self._give_up, cycle, task, problem)
+        cycle.timer = asyncio.get_running_loop().call_later(wait, self._give_up, cycle, task, self._timed_out)
 
     def _give_up(
         self, cycle: RequestCycle, task: "asyncio.Task[Any] | None", problem: ProblemDetails

@@ -27,6 +27,11 @@ class WorkerThreads:
         self._threads: dict[threading.Thread, None] = {}
         self._stopped = False
 
+    @property
+    def has_work(self) -> bool:
+        """Whether something is to be done that has not begun."""
+        return not self._work.empty()
+
     def do(self, work: Callable[[], None]) -> None:
         """Have this done, which raises nothing."""
         started = len(self._threads) < self._count and start_thread(

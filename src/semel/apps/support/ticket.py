@@ -99,7 +99,7 @@ def _first(
 ) -> Any:
     """What stands under the first of these names, which may lead through objects."""
     for name in names:
-        value = value_at(payload, name)
+        value = value_at(payload, name) if "." in name else payload.get(name)
         if value not in (None, "") and fits(value):
             return value
     return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.core.clock import Clock
 from semel.core.commands import (
+    ANY,
     Batch,
     Found,
     Get,
@@ -213,7 +214,7 @@ class SQLiteStore:
 
     def _refusal(self, command: Write) -> Refused | None:
         """Return the refusal of a `Put` if a read shows it: a refusal takes no lock."""
-        if type(command) is not Put:
+        if type(command) is not Put or command.expect is ANY:
             return None
         found = self._get(command)
         refused = found.item is not None and not allowed(command, found.item)

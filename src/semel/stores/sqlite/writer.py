@@ -216,7 +216,7 @@ class Writer:
             finally:
                 self._queue.pop(job, None)
                 if self._queue or job.leading:
-                    self._pass_on()
+                    self._pass_on(torn=job.leading)
         return job.reply if job.error is None else job.result()
 
     async def asubmit(self, work: CursorWork, command: Any, alone: bool) -> Any:
@@ -249,19 +249,22 @@ class Writer:
                 return first.thread == job.thread
         return True
 
-    def _pass_on(self) -> None:
+    def _pass_on(self, torn: bool = False) -> None:
         """Wake the first thread of the queue; where there is none, one of the store's own stands in."""
         for first in list(self._queue):
             if first.future is None and first.held.locked():
                 wake(first.wakeup)
                 return
-        self._call_worker()
+        # Tasks that are settled stay in the queue until their loop goes on.
+        if torn or self._waiting():
+            self._call_worker()
 
     def _call_worker(self) -> None:
         try:
             if self._closed:
                 raise StoreClosed("the store was closed")
-            self._worker.do(self._serve)
+            if not self._worker.has_work:  # one call that has not begun is enough for all who wait
+                self._worker.do(self._serve)
         except StoreError as error:
             self._refuse(self._waiting(), error)
 
