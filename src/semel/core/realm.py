@@ -212,18 +212,19 @@ def _builtins(value: Any, typed: bool) -> Any:
 
 
 def _check(name: str, value: Any) -> None:
-    kind = type(value)
-    if kind is str:
-        _check_text(name, value)
-    elif kind is dict:
-        for inner, one in value.items():
-            _check_text(name, inner)
-            _check(name, one)
-    elif kind is list or kind is tuple:
-        for one in value:
-            _check(name, one)
-    elif kind is not bool and value is not None:
-        _check_number(name, value)
+    left = [value]
+    for one in left:  # which grows meanwhile
+        kind = type(one)
+        if kind is str:
+            if not one.isascii():
+                _check_text(name, one)
+        elif kind is dict:
+            left += one
+            left += one.values()
+        elif kind is list or kind is tuple:
+            left += one
+        elif kind is not bool and one is not None:
+            _check_number(name, one)
 
 
 def _check_number(name: str, value: Any) -> None:
@@ -238,8 +239,7 @@ def _check_number(name: str, value: Any) -> None:
 
 def _check_text(name: str, text: str) -> None:
     try:
-        if not text.isascii():
-            text.encode()
+        text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"{name!r} holds text with half a character in it: {error}") from error
 

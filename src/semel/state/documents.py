@@ -100,8 +100,8 @@ class DocumentSteps(Generic[T]):
         self._sealing = realm.sealing if table is DOCUMENTS and sealed else None
         self._known = table.kinds.keys()
         self._packed = "body" in table.attributes
-        self._columns = tuple(name for name in table.attributes if name not in ABOUT | {table.expires})
-        self._sets = frozenset(name for name, held in table.attributes.items() if held is Kind.SET)
+        self._columns = tuple([name for name in table.attributes if name not in ABOUT | {table.expires}])
+        self._sets = frozenset([name for name, held in table.attributes.items() if held is Kind.SET])
 
     def on(self, table: Table) -> "DocumentSteps[T]":
         """The rules in another table, whose attributes are the fields of its documents."""
