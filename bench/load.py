@@ -301,8 +301,8 @@ class Site:
 
     url = "sqlite:///{folder}/semel.db?synchronous=full"
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, watched: bool = True) -> None:
+        self.folder, self._watched = folder, watched
         self.settings = folder / "semel.toml"
         env = f"load{os.urandom(4).hex()}"
         self.settings.write_text(SETTINGS.format(url=self.url.format(folder=folder, env=env), env=env))
@@ -316,8 +316,8 @@ class Site:
         self._run("disk", str(self.folder / "disk"))
 
     def _run(self, *command: str, priority: tuple[str, ...] = ()) -> None:
-        watched = [sys.executable, "-m", "bench.stalls", str(self._stalls(command[0]))]
-        program = [*priority, *watched, *command]
+        watching = ["bench.stalls", str(self._stalls(command[0]))] if self._watched else ["semel.cli"]
+        program = [*priority, sys.executable, "-m", *watching, *command]
         with (self.folder / f"{command[0]}.log").open("wb") as log:
             self._running[command[0]] = subprocess.Popen(program, stdout=log, stderr=log)
 
@@ -355,7 +355,7 @@ class Site:
         if not Path("/proc/stat").exists():
             return {}
         own = os.times()
-        used = {name: _used(Path(f"/proc/{one.pid}/stat")) for name, one in self._running.items()}
+        used = {name: used_by(one.pid) for name, one in self._running.items()}
         used["sending"] = own.user + own.system
         return used | {"others": _busy() - sum(used.values())}
 
@@ -379,9 +379,10 @@ class Site:
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def _used(stat: Path) -> float:
+def used_by(process: int) -> float:
+    """Seconds of processor time that a process has taken."""
     # What stands before the bracket is the program's name, and may be anything.
-    fields = stat.read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
