@@ -1047,9 +1047,14 @@ def test_a_task_cancelled_during_the_transaction_harms_no_other(path, store, clo
 
 def test_a_crowd_of_tasks_calls_the_stores_thread_at_most_once_each(store, monkeypatch):
     """Were it called again for everyone who still waits, it would have nothing to do most of the time."""
-    calls = []
+    calls: list[int] = []
     serve = store._writer._serve
-    monkeypatch.setattr(store._writer, "_serve", lambda: (calls.append(1), serve()))
+
+    def counted() -> object:
+        calls.append(1)
+        return serve()
+
+    monkeypatch.setattr(store._writer, "_serve", counted)
 
     async def write_on(name):
         for number in range(10):
@@ -1065,7 +1070,7 @@ def test_a_crowd_of_tasks_calls_the_stores_thread_at_most_once_each(store, monke
 def test_a_write_whatever_is_there_reads_nothing_first(store):
     whatever = msgspec.structs.replace(mark("l"), expect=ANY)
     store.execute(whatever)
-    read = []
+    read: list[object] = []
     store._get = read.append
     assert (store.at_once(whatever), read) == (None, [])
 
