@@ -346,11 +346,11 @@ def bars(done: list[Table]) -> list[Bar]:
         which, _, case = each.title.partition(", ")
         if which != "first":
             continue
-        for base, limit in ((BY_HAND, 1.15), (IDEMKIT, 0.5)):
+        for base, limit in ((BY_HAND, 1.05), (IDEMKIT, 0.5)):
             if base in rows:
                 found.append(Bar(f"{case}: a request to one {base}", _ratio(rows, SEMEL, base), limit))
         if case.endswith("in memory") and not case.startswith(ROW):
-            found.append(Bar(f"{case}: a request to {BARE}", _ratio(rows, SEMEL, BARE), 1.3))
+            found.append(Bar(f"{case}: a request to {BARE}", _ratio(rows, SEMEL, BARE), 1.45))
     return found
 
 

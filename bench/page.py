@@ -162,9 +162,13 @@ WHY = {
         "may be refused for, and a replay reads the record and checks its payload."
     ),
     "decision on SQLite": "Four writes are planned, each with what it may be refused for, and then made.",
+    "a webhook at the ingress": (
+        "The empty handler reads no header, no body and no token, and writes no log line. A webhook is "
+        "checked, encrypted and committed to the disk, with others that wait at the same time."
+    ),
     "a message in the workers": (
-        "A message of support is eight writes to the disk, one after the other: its lane, its claim, the "
-        "decision, two actions with their entries in the audit, and its end."
+        "A message of support is ten commits to the disk, one after the other, and a first call is two: its "
+        "lane, its claim, the decision, two actions with their entries in the audit, and its end."
     ),
     "import": "Most of it is the standard library, of which msgspec asks for the larger part.",
 }

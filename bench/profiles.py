@@ -10,35 +10,31 @@ import asyncio
 import cProfile
 import io
 import itertools
-import json
 import re
 import sys
 import sysconfig
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import msgspec
-
 import semel
 from bench import bare, charge, decisions, http, network
-from bench.load import richpanel_body
+from bench.calls import TOKEN, desk
+from bench.load import Site, richpanel_body
 from bench.page import PROFILE
 from bench.rivals import alone
 from bench.servers import provision, servers, url_of
 from bench.timing import Call, Listing, Timer, conclude, run_new
-from semel.apps.application import worker_options
-from semel.apps.support.app import Support
-from semel.apps.support.settings import Settings
-from semel.apps.support.ticket import ticket_of
-from semel.doors.inbox import Message, open_inbox
-from semel.doors.inbox.worker import Worker
+from semel.apps.configuration import gather
+from semel.apps.support.app import PATH
+from semel.service.app import create_app
+from semel.service.runtime import Runtime
 
 PACKAGES = ("semel", "psycopg", "redis", "fastapi", "starlette", "pydantic", "flask", "django")
 HOME = Path(semel.__file__).parent
@@ -177,7 +173,6 @@ def calls(urls: Mapping[str, str]) -> Iterator[Job]:
 # --- Requests ---------------------------------------------------------------------------------------
 
 BATCH = 20
-HEADERS = {"host": "localhost", "content-type": "application/json", "content-length": str(len(http.BODY))}
 
 
 @contextmanager
@@ -185,37 +180,62 @@ def asgi_requests(url: str) -> Iterator[Call]:
     """Requests through the middleware to FastAPI, without a server around them."""
     app, keys = http.protected(http.SEMEL, http.EMPTY, url), itertools.count()
 
-    async def request() -> None:
-        headers = HEADERS | {"idempotency-key": f'"{time.monotonic_ns()}-{next(keys)}"'}
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/charges",
-            "raw_path": b"/charges",
-            "root_path": "",
-            "query_string": b"",
-            "http_version": "1.1",
-            "scheme": "http",
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        }
-        body: Any = iter([{"type": "http.request", "body": http.BODY, "more_body": False}])
-        sent: list[Any] = []
-
-        async def receive() -> Any:
-            return next(body)
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        await app(scope, receive, send)
-        assert sent[0]["status"] == 201, sent
-
     async def batch() -> None:
         for _ in range(BATCH):
-            await request()
+            key = f'"{time.monotonic_ns()}-{next(keys)}"'
+            assert await posted(app, "/charges", http.BODY, {"idempotency-key": key}) == 201
 
     with asyncio.Runner() as runner:
         yield lambda: runner.run(batch())
+
+
+@contextmanager
+def webhooks() -> Iterator[Call]:
+    """Webhooks through the service into the inbox, without a server around it."""
+    with bare.disk_folder() as folder, ExitStack() as stack:
+        site = Site(folder)
+        site.provision()
+        runtime = Runtime(gather(str(site.settings), {}))
+        stack.callback(runtime.close)
+        app, numbers = create_app(runtime), itertools.count(1)
+        bearer = {"authorization": f"Bearer {TOKEN}"}
+
+        async def batch() -> None:
+            bodies = [richpanel_body(next(numbers)) for _ in range(BATCH)]
+            answers = [posted(app, PATH, body, bearer) for body in bodies]
+            assert set(await asyncio.gather(*answers)) == {200}
+
+        with asyncio.Runner() as runner:
+            yield lambda: runner.run(batch())
+
+
+async def posted(app: Any, path: str, body: bytes, headers: Mapping[str, str]) -> int:
+    """Post this to an ASGI application, and return the status of its answer."""
+    fixed = {"host": "localhost", "content-type": "application/json", "content-length": str(len(body))}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "http_version": "1.1",
+        "scheme": "http",
+        "client": ("127.0.0.1", 1),
+        "headers": [(name.encode(), value.encode()) for name, value in (fixed | dict(headers)).items()],
+    }
+    received: Any = iter([{"type": "http.request", "body": body, "more_body": False}])
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(received)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    status: int = sent[0]["status"]
+    return status
 
 
 @contextmanager
@@ -262,35 +282,16 @@ def requests(urls: Mapping[str, str]) -> Iterator[Job]:
 
 # --- A message in the workers -----------------------------------------------------------------------
 
-MESSAGES = 10
 CONVERSATIONS = 7 * 25
 """As many as are handled: to warm up, five times by the clock, and under the profiler."""
 
 
 @contextmanager
 def messages() -> Iterator[Call]:
-    """Messages to support that wait in the inbox, each handled to the end, a conversation at a time."""
-    secret = b"a secret for a benchmark, and for nothing else"
-    with bare.disk_folder() as folder, semel.connect(f"sqlite:///{folder / 's.db'}", secret=secret) as s:
-        inbox = open_inbox(s, "support", shared=True)
-        app = Support(s, inbox, Settings())
-        for number in range(CONVERSATIONS):
-            inbox.put(*(message_of(s, number * MESSAGES + each) for each in range(MESSAGES)))
-        worker = inbox.worker(app.handle, workers=1, **worker_options(app))
-        assert isinstance(worker, Worker)
-
-        def handle() -> None:
-            while (lane := worker.lanes.begin()) is None:
-                worker.look()
-            worker.visit(lane)
-
-        yield handle
-
-
-def message_of(s: semel.Semel, number: int) -> Message:
-    ticket = ticket_of(json.loads(richpanel_body(number)), s.clock.now())
-    assert ticket is not None
-    return Message(str(ticket.key), msgspec.to_builtins(ticket), group=ticket.conversation)
+    """Messages to support that wait in the inbox, each handled to the end."""
+    with bare.disk_folder() as folder, desk(f"sqlite:///{folder / 'semel.db'}") as support:
+        visits = iter(support.visits(CONVERSATIONS))
+        yield lambda: next(visits)()  # noqa: PLW0108 - each time the next
 
 
 # --- An import --------------------------------------------------------------------------------------
@@ -334,8 +335,9 @@ def main() -> int:
     with servers() as started:
         urls = {name: url_of(name, address) for name, address in started.addresses.items()}
         found = [profiled(job, max(1, options.number // job.units)) for job in jobs(urls)]
-    worker = Job("a message in the workers", messages, units=MESSAGES, timer=time.perf_counter)
-    found += [profiled(worker, CONVERSATIONS // 7), imported()]
+    worker = Job("a message in the workers", messages)
+    ingress = Job("a webhook at the ingress", webhooks, units=BATCH)
+    found += [profiled(worker, CONVERSATIONS // 7), profiled(ingress, 20), imported()]
     return conclude([], [], PACKAGES, options.json, listings=found, absent=started.absent)
 
 

@@ -113,7 +113,7 @@ def ingress(number: int, repeat: int) -> Table:
                 posted(server.port, numbers, number)
                 rounds[name].append((server.used() - before) / number * 1e6)
     timings = {name: Timing(tuple(figures)) for name, figures in rounds.items()}
-    return tabulate("a webhook, processor time", timings, EMPTY, {})
+    return tabulate("a webhook at the ingress, processor time", timings, EMPTY, {})
 
 
 # The workers
@@ -134,7 +134,7 @@ def handling(number: int, repeat: int) -> Table:
                 rounds[MESSAGE].append(took(support.visits(number)))
         assert support.is_done()
     timings = {name: Timing(tuple(figures)) for name, figures in rounds.items()}
-    return tabulate("a message, processor time", timings, CALL, {})
+    return tabulate("a message in the workers, processor time", timings, CALL, {})
 
 
 def took(calls: list[Callable[[], Any]]) -> float:
@@ -148,7 +148,7 @@ def took(calls: list[Callable[[], Any]]) -> float:
 
 def bars(done: list[Table]) -> list[Bar]:
     """What was promised, against what was found."""
-    limits = {"a webhook, processor time": 2.5, "a message, processor time": 6}
+    limits = {"a webhook at the ingress, processor time": 2.5, "a message in the workers, processor time": 6}
     return [
         Bar(f"{table.title}: {row.name} to {table.base}", _ratio(row.ratio), limits[table.title])
         for table in done
