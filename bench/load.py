@@ -14,7 +14,6 @@ import hmac
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -289,13 +288,6 @@ def flooded(port: int, requests: Iterator[bytes], seconds: float) -> Sent:
 # The service
 
 
-def on_one_processor() -> tuple[str, ...]:
-    """What starts a program on one processor, the last, as the docs advise for `semel work`."""
-    if not shutil.which("taskset"):
-        return ()
-    return ("taskset", "-c", str(max(os.sched_getaffinity(0))))
-
-
 class Site:
     """The service in a folder and an environment of its own."""
 
@@ -346,9 +338,7 @@ class Site:
         return True
 
     def work(self) -> None:
-        self.start(
-            "work", "--workers", str(WORKERS), "--app", "support", priority=(*on_one_processor(), *NICE)
-        )
+        self.start("work", "--workers", str(WORKERS), "--app", "support", priority=NICE)
 
     def used(self) -> dict[str, float]:
         """Seconds of processor time that each has taken, as far as this system tells."""
@@ -380,10 +370,12 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def used_by(process: int) -> float:
-    """Seconds of processor time that a process has taken."""
+    """Seconds of processor time that a process has taken, with those that it has started."""
+    home = Path(f"/proc/{process}")
     # What stands before the bracket is the program's name, and may be anything.
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    fields = (home / "stat").read_text().rpartition(")")[2].split()
+    started = [child for task in home.glob("task/*/children") for child in task.read_text().split()]
+    return (int(fields[11]) + int(fields[12])) / TICKS + sum(used_by(int(child)) for child in started)
 
 
 def _busy() -> float:

@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from semel.service.processes import PARENT
+
 # What is shorter than this nobody notices.
 LONG_SECONDS = 0.005
 # How often the event loop is asked whether it is late.
@@ -63,8 +65,9 @@ class Slow:
 
 
 def read(file: Path) -> list[Stall]:
-    """What a process has written."""
-    return [Stall(**stall) for stall in json.loads(file.read_text())]
+    """What a process has written, and those that it has started."""
+    written = file.parent.glob(f"{file.name}*")
+    return [Stall(**stall) for one in sorted(written) for stall in json.loads(one.read_text())]
 
 
 def slowest(webhooks: Iterable[tuple[float, float]], count: int) -> list[Slow]:
@@ -189,7 +192,8 @@ def main() -> None:
     """Run the command, and watch it."""
     file = Path(sys.argv.pop(1))
     watch = Watch(sys.argv[1])
-    atexit.register(watch.write, file)
+    own = f"-{os.getpid()}" if PARENT in os.environ else ""
+    atexit.register(watch.write, file.with_name(file.name + own))
     if sys.argv[1] == "disk":
         watch.disk(Path(sys.argv[2]))
     else:

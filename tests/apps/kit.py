@@ -136,7 +136,10 @@ class Program:
 
 
 class Work(Program):
-    """`semel work`: the workers alone."""
+    """`semel work`: the workers alone, in one process unless the environment says otherwise."""
+
+    def __init__(self, folder: Path, toml: str, env: Mapping[str, str] | None = None, *options: str) -> None:
+        super().__init__(folder, toml, {"SEMEL_SERVICE__PROCESSES": "1", **(env or {})}, *options)
 
 
 class Service(Program):

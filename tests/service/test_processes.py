@@ -64,6 +64,59 @@ def test_workers_alone_are_watched_on_a_port_of_their_own(tmp_path: Path) -> Non
 # Several processes are one
 
 
+def children(process: int) -> list[int]:
+    """The processes that this one has started."""
+    found = [task.read_text().split() for task in Path(f"/proc/{process}/task").glob("*/children")]
+    return [int(child) for each in found for child in each]
+
+
+def is_there(process: int) -> bool:
+    """Whether it runs; one that has ended and that its parent has not asked about does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists processes in /proc")
+
+
+@on_linux
+def test_a_worker_process_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    text = f"{ALL_TOKENS}\n[semel]\nurl = 'sqlite:///semel.db'\n[apps.echo]\nfolder = '{tmp_path}'"
+    with Echo(tmp_path, text, {}, "--workers", "0") as service:
+        with EchoWork(tmp_path, text, {}, "--processes", "2") as work:
+            assert until(lambda: work.log.count("working for echo") == 2)
+            [first] = children(work.pid)
+            os.kill(first, signal.SIGKILL)
+            assert until(lambda: work.log.count("working for echo") == 3)
+            [second] = children(work.pid)
+            post(service, "/webhooks/echo", ["a", "b"])
+            assert until(lambda: {"done a", "done b"} <= set(effects(tmp_path)))
+        assert not is_there(second)
+    assert f"process {first} ended with exit code -9" in work.log
+
+
+@on_linux
+def test_worker_processes_end_when_the_first_is_killed(tmp_path: Path) -> None:
+    text = f"{ALL_TOKENS}\n[semel]\nurl = 'sqlite:///semel.db'\n[apps.echo]\nfolder = '{tmp_path}'"
+    with EchoWork(tmp_path, text, {}, "--processes", "2") as work:
+        assert until(lambda: work.log.count("working for echo") == 2)
+        [other] = children(work.pid)
+        work.kill()
+        assert until(lambda: not is_there(other))
+
+
+@on_linux
+def test_a_worker_process_for_each_processor_is_bound_to_it(tmp_path: Path) -> None:
+    text = f"{ALL_TOKENS}\n[semel]\nurl = 'sqlite:///semel.db'\n[apps.echo]\nfolder = '{tmp_path}'"
+    processors = os.sched_getaffinity(0)
+    with EchoWork(tmp_path, text, {}, "--processes", str(len(processors))) as work:
+        assert until(lambda: work.log.count("working for echo") == len(processors))
+        bound = [os.sched_getaffinity(process) for process in [work.pid, *children(work.pid)]]
+    assert sorted(map(sorted, bound)) == [[processor] for processor in sorted(processors)]
+
+
 def test_two_processes_on_one_store_have_one_winner(place: Place, tmp_path: Path) -> None:
     """Claims, marks and charges, each asked of both at once."""
     text = place.toml() + ALL_TOKENS
@@ -306,6 +359,12 @@ def test_a_start_that_fails_is_one_line_and_a_code(tmp_path: Path) -> None:
         ),
         ("serve --app x", "", 2, "--app x: there is no such app"),
         ("work", "", 2, "there is nothing to work on"),
+        (
+            "work --port 0 --processes 2",
+            "[apps.support]\nwebhook_token = 'token-of-richpanel'",
+            2,
+            "2 processes cannot share port 0",
+        ),
         ("serve --config x.toml", "", 2, "x.toml cannot be read: No such file"),
     ],
 )

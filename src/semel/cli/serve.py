@@ -89,6 +89,13 @@ def work(
         int | None,
         typer.Option("--port", "--work-port", help="The port for health and metrics; 0 takes a free one."),
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="The number of processes. By default one for each processor, and a single one with --port.",
+        ),
+    ] = None,
     workers: WorkersOption = None,
     app: AppsOption = None,
 ) -> None:
@@ -99,7 +106,8 @@ def work(
     require("prometheus_client", "service")
     from semel.service import run
 
-    configuration = gathered(config, _options(url, host=host, workers=workers, work_port=port))
+    options = _options(url, host=host, workers=workers, processes=processes, work_port=port)
+    configuration = gathered(config, options)
     runtime = run.begin(configuration, tuple(app or ()))
     if runtime.settings.service.work_port is None:
         run.work(runtime, typer.echo)

@@ -13,6 +13,7 @@ from semel import errors
 from semel.apps.configuration import Configuration
 from semel.redact import Redactor
 from semel.service import logs
+from semel.service.processes import other_processes, watch_parent
 from semel.service.runtime import Runtime
 from semel.service.settings import settings
 from semel.service.workers import AppWorkers
@@ -54,6 +55,7 @@ def work(runtime: Runtime, say: Callable[[str], None]) -> None:
 
         for one in STOP:
             signal.signal(one, stop)
+        watch_parent(stop)
         say(f"semel: working for {', '.join(workers.names)}")
         tune_interpreter()
         workers.start()
@@ -66,6 +68,7 @@ def working(runtime: Runtime) -> Iterator[AppWorkers]:
     with running_workers(runtime) as workers:
         if not workers.names:
             raise errors.InvalidOption("there is nothing to work on: enable an app, and let it have workers")
+        workers.add_processes(other_processes(runtime))
         yield workers
 
 

@@ -35,6 +35,8 @@ class ServiceSection(Section, frozen=True):
     port: Port = 8000
     workers: NonNegative = 2
     """Threads for each app's inbox in this process."""
+    processes: Positive | None = None
+    """Processes of `semel work`: one for each processor, or one where it listens on a port."""
     work_port: Port | None = None
     """Where `semel work` answers who watches over it: health and metrics; nowhere unless it is set."""
     public_url: str = ""

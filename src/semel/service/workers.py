@@ -3,7 +3,7 @@
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from semel import errors
@@ -27,16 +27,17 @@ class AppWorkers:
         self._clock = clock or Clock()
         self._stopping = threading.Event()
         self._stopped: float | None = None
+        makers = {mounted.name: _maker(runtime, mounted) for mounted in runtime.apps}
         self._threads = [
-            WorkerThread(mounted.name, make, self._stopping)
-            for mounted in runtime.apps
-            if (make := _maker(runtime, mounted)) is not None
+            WorkerThread(name, make, self._stopping) for name, make in makers.items() if make is not None
         ]
-
-    @property
-    def names(self) -> list[str]:
+        self.names: list[str] = [thread.app for thread in self._threads]
         """The apps that it works for."""
-        return [thread.app for thread in self._threads]
+
+    def add_processes(self, makers: Iterable[Callable[[], Any]]) -> None:
+        """Add processes that work for the same apps, each with a thread that starts it again if it fails."""
+        for number, make in enumerate(makers, 2):
+            self._threads.append(WorkerThread(f"process {number}", make, self._stopping))
 
     def failing(self) -> str:
         """Which workers have failed as a whole and have not begun anew, and why; "" where all are at work."""
