@@ -1,6 +1,5 @@
 """One message of a customer's, and what it is called wherever it leaves a trace."""
 
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -30,7 +29,7 @@ TEXT = ("text", "message.text", "message.plain_body", "message", "comment.plain_
 WRITTEN = ("created_at", "message.created_at", "comment.created_at")
 EMAIL = ("email", "customer.email", "ticket.customer.email")
 PHONE = ("phone", "customer.phone", "ticket.customer.phone")
-CUSTOMER = ("customer_id", "customer.id", "ticket.customer.id")
+CUSTOMER = (*PHONE, "customer_id", "customer.id", "ticket.customer.id")
 CHANNEL = ("channel", "via.channel", "message.via.channel", "ticket.via.channel")
 SENDER = ("sender_type", "message.sender_type", "comment.sender_type")
 OPERATOR = ("isOperator", "message.isOperator", "comment.isOperator")
@@ -68,7 +67,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 def ticket_of(payload: Any, now: float) -> Ticket | None:
     """The message that a webhook brings; None for one that the shop itself has written."""
-    if not isinstance(payload, Mapping):
+    if not isinstance(payload, dict):
         raise InvalidKey("a message of Richpanel's is an object")
     # Whoever fills a template in writes "true" as a text.
     if (
@@ -76,16 +75,16 @@ def ticket_of(payload: Any, now: float) -> Ticket | None:
         or str(_first(payload, SENDER) or "customer").lower() != "customer"
     ):
         return None
-    received = _moment(_first(payload, ("received_at",)))
+    received = _moment(payload.get("received_at"))
     return Ticket(
         conversation=_part(_text(_first(payload, CONVERSATION))),
         message=_nameless(_text(_first(payload, MESSAGE))),
-        text=_text(_first(payload, TEXT, lambda value: isinstance(value, str)))[:MAX_TEXT],
+        text=_text(_first(payload, TEXT, str))[:MAX_TEXT],
         written_at=_moment(_first(payload, WRITTEN)),
         received_at=iso(now if received is None else received),
         email=_text(_first(payload, EMAIL)),
         channel=_text(_first(payload, CHANNEL)),
-        customer=_text(_first(payload, (*PHONE, *CUSTOMER))),
+        customer=_text(_first(payload, CUSTOMER)),
     )
 
 
@@ -94,13 +93,11 @@ def iso(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _first(
-    payload: Mapping[str, Any], names: tuple[str, ...], fits: Callable[[Any], bool] = lambda _: True
-) -> Any:
-    """What stands under the first of these names, which may lead through objects."""
+def _first(payload: dict[str, Any], names: tuple[str, ...], kind: type = object) -> Any:
+    """Return the first value of this type under these names, which may lead through objects."""
     for name in names:
         value = value_at(payload, name) if "." in name else payload.get(name)
-        if value not in (None, "") and fits(value):
+        if value not in (None, "") and isinstance(value, kind):
             return value
     return None
 
