@@ -23,6 +23,8 @@ PLAIN: Final = (str, int, float, bool, type(None))
 # What would begin a new line, move the cursor, or turn the direction of reading.
 CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
 
+DELETE: Final = "\x7f"
+
 
 class JsonLines(logging.Formatter):
     """A record as one JSON object."""
@@ -38,7 +40,10 @@ class JsonLines(logging.Formatter):
         line |= _extra(record)
         if text := _trace(self, record):
             line["trace"] = text
-        return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", _encode(line).decode())
+        text = _encode(line).decode()
+        if text.isascii() and DELETE not in text:  # JSON has escaped the rest
+            return text
+        return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class TextLines(logging.Formatter):
@@ -55,8 +60,7 @@ class TextLines(logging.Formatter):
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
-    extra = {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
-    return {name: _plain(value) for name, value in extra.items()}
+    return {name: _plain(value) for name, value in record.__dict__.items() if name not in _STANDARD}
 
 
 def _plain(value: Any) -> Any:

@@ -57,7 +57,7 @@ class ClientDisconnected(Exception):
 class RequestCycle:
     """One request, and what was answered so far."""
 
-    __slots__ = ("_send", "authorization", "given_up", "has_body", "id", "length", "status", "timer")
+    __slots__ = ("_send", "authorization", "given_up", "has_body", "id", "length", "status", "task", "timer")
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
@@ -67,6 +67,7 @@ class RequestCycle:
         chunked = False
         self.authorization: list[str] = []
         self.timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[Any] | None = asyncio.current_task()
         self.id: bytes = b""
         for name, value in scope["headers"]:
             if name == b"authorization":
@@ -279,13 +280,13 @@ class RequestMiddleware:
         """The body, if it comes in time."""
         if not cycle.has_body:
             return b""
-        wait, task = self._settings.body_timeout, asyncio.current_task()
+        wait = self._settings.body_timeout
 
         def give_up(why: str) -> None:
             self._metrics.refused("bodies")
             problem = later("body-too-slow", why)
             closing = msgspec.structs.replace(problem, headers=(*problem.headers, CLOSING))
-            self._give_up(cycle, task, closing)
+            self._give_up(cycle, closing)
 
         cycle.timer = asyncio.get_running_loop().call_later(
             wait, give_up, f"it has not come within {wait:g} s"
@@ -298,20 +299,18 @@ class RequestMiddleware:
         """Give a request up that takes too long from now on."""
         if cycle.timer is not None:
             cycle.timer.cancel()
-        wait, task = self._settings.request_timeout, asyncio.current_task()
+        wait = self._settings.request_timeout
         # Not `asyncio.timeout`: a write under way is finished first, and the client need not wait for it.
-        cycle.timer = asyncio.get_running_loop().call_later(wait, self._give_up, cycle, task, self._timed_out)
+        cycle.timer = asyncio.get_running_loop().call_later(wait, self._give_up, cycle, self._timed_out)
 
-    def _give_up(
-        self, cycle: RequestCycle, task: "asyncio.Task[Any] | None", problem: ProblemDetails
-    ) -> None:
+    def _give_up(self, cycle: RequestCycle, problem: ProblemDetails) -> None:
         """Answer in place of a request, and let it end as soon as it can."""
         cycle.given_up = True
         refusal = asyncio.ensure_future(cycle.refuse(problem))
         self._refusals.add(refusal)
         refusal.add_done_callback(self._refusals.discard)
-        if task is not None:
-            task.cancel()
+        if cycle.task is not None:
+            cycle.task.cancel()
 
     async def _fail(self, cycle: RequestCycle, error: Exception) -> None:
         match error:

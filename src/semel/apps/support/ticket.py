@@ -22,17 +22,25 @@ NO_PART = frozenset("/\\?#%")
 # Seconds since 1970 have ten digits until the year 2286; what is larger counts milliseconds.
 MILLISECONDS = 10_000_000_000
 
-# By what names the body of an HTTP target may call these: Richpanel leaves its shape to whoever sets it up.
-CONVERSATION = ("conversation_id", "ticket_id", "ticket.id", "conversation.id")
-MESSAGE = ("message_id", "message.id", "comment.id")
-TEXT = ("text", "message.text", "message.plain_body", "message", "comment.plain_body", "comment.body", "body")
-WRITTEN = ("created_at", "message.created_at", "comment.created_at")
-EMAIL = ("email", "customer.email", "ticket.customer.email")
-PHONE = ("phone", "customer.phone", "ticket.customer.phone")
-CUSTOMER = (*PHONE, "customer_id", "customer.id", "ticket.customer.id")
-CHANNEL = ("channel", "via.channel", "message.via.channel", "ticket.via.channel")
-SENDER = ("sender_type", "message.sender_type", "comment.sender_type")
-OPERATOR = ("isOperator", "message.isOperator", "comment.isOperator")
+
+def _paths(*names: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name.partition(".")[0], name) for name in names)
+
+
+# By what names the body of an HTTP target may call these, each behind the name that it begins with: Richpanel
+# leaves its shape to whoever sets it up.
+CONVERSATION = _paths("conversation_id", "ticket_id", "ticket.id", "conversation.id")
+MESSAGE = _paths("message_id", "message.id", "comment.id")
+TEXT = _paths(
+    "text", "message.text", "message.plain_body", "message", "comment.plain_body", "comment.body", "body"
+)
+WRITTEN = _paths("created_at", "message.created_at", "comment.created_at")
+EMAIL = _paths("email", "customer.email", "ticket.customer.email")
+PHONE = _paths("phone", "customer.phone", "ticket.customer.phone")
+CUSTOMER = (*PHONE, *_paths("customer_id", "customer.id", "ticket.customer.id"))
+CHANNEL = _paths("channel", "via.channel", "message.via.channel", "ticket.via.channel")
+SENDER = _paths("sender_type", "message.sender_type", "comment.sender_type")
+OPERATOR = _paths("isOperator", "message.isOperator", "comment.isOperator")
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,10 +101,12 @@ def iso(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _first(payload: dict[str, Any], names: tuple[str, ...], kind: type = object) -> Any:
+def _first(payload: dict[str, Any], names: tuple[tuple[str, str], ...], kind: type = object) -> Any:
     """Return the first value of this type under these names, which may lead through objects."""
-    for name in names:
-        value = value_at(payload, name) if "." in name else payload.get(name)
+    for root, name in names:
+        if root not in payload:
+            continue
+        value = payload[root] if root == name else value_at(payload, name)
         if value not in (None, "") and isinstance(value, kind):
             return value
     return None
@@ -127,7 +137,7 @@ def _nameless(id: str) -> str | None:
 def _moment(value: Any) -> float | None:
     try:
         moment = seconds_of(value) if isinstance(value, str) else _seconds(value)
-        iso(moment)
+        datetime.fromtimestamp(moment, UTC)
     except (TypeError, ValueError, OverflowError, OSError):  # no time at all, or one in no calendar
         return None
     return moment

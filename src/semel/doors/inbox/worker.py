@@ -97,9 +97,10 @@ class LaneNotifier:
 
     def notify(self, lanes: Iterable[str]) -> None:
         """Something is in these lanes."""
-        where = list(dict.fromkeys(lanes))
-        for listener in self._listeners:
-            listener(where)
+        if listeners := self._listeners:  # a lane is a hash, and where only others work it is for nothing
+            where = list(dict.fromkeys(lanes))
+            for listener in listeners:
+                listener(where)
 
     def listen(self, listener: Callable[[list[str]], None]) -> None:
         """Call this from now on."""
