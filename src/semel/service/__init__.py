@@ -4,7 +4,7 @@
 
 `settings` says what can be set, `settings_file` writes it down for who begins, and `applications` says which
 apps are named there. `runtime` opens the store and the apps, `workers` are the threads that handle messages,
-and `run` keeps both until a signal comes.
+`processes` starts other processes of the same command, and `run` keeps all of them until a signal comes.
 
 `server` is uvicorn; `httptools_protocol` or `h11_protocol` keeps the head of each request to its limit.
 Every request goes through `middleware`, which holds it to the `limits`. What is no webhook goes on to `app`,

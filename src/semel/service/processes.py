@@ -24,7 +24,7 @@ class ProcessFailed(errors.SemelError):
     """A worker process ended, though nothing had asked it to."""
 
 
-class WorkerProcess:
+class OtherProcess:
     """Another process that runs the same command as this one."""
 
     def __init__(self, processor: int | None) -> None:
@@ -54,7 +54,7 @@ class WorkerProcess:
             self._process.terminate()
 
 
-def other_processes(runtime: Runtime) -> list[Callable[[], WorkerProcess]]:
+def other_processes(runtime: Runtime) -> list[Callable[[], OtherProcess]]:
     """Return what makes each process that this one starts, and bind this one to its processor."""
     if PARENT in os.environ:
         return []
@@ -67,9 +67,9 @@ def other_processes(runtime: Runtime) -> list[Callable[[], WorkerProcess]]:
             "`semel work` with a port of its own for each",
         )
     if number != len(processors):
-        return [lambda: WorkerProcess(None)] * (number - 1)
+        return [lambda: OtherProcess(None)] * (number - 1)
     bind(os.getpid(), processors[0])
-    return [lambda processor=processor: WorkerProcess(processor) for processor in processors[1:]]  # type: ignore[misc]
+    return [lambda processor=processor: OtherProcess(processor) for processor in processors[1:]]  # type: ignore[misc]
 
 
 def watch_parent(stop: Callable[[], object]) -> None:
