@@ -151,13 +151,13 @@ def statements(store):
 
 def queued(store):
     """How many wait for their reply, or for the lead."""
-    return sum(not job.leading and job.work is not None for job in list(store._writer._queue))
+    return sum(not job.leading and job.command is not None for job in list(store._writer._queue))
 
 
 @contextmanager
 def leading(store):
     """Be the one who leads, and lead nobody."""
-    job = writer.QueuedWrite(None, None, alone=False)
+    job = writer.QueuedWrite(None)
     job.thread = 0
     with job.held:
         store._writer._queue = {job: None} | store._writer._queue
@@ -700,10 +700,17 @@ def test_what_needs_a_lock_is_not_answered_at_once(store):
     assert store.at_once(Get(LEDGER, "k")) == store.execute(Get(LEDGER, "k"))
 
 
+def reading(store, work):
+    """Do something while a reader of the store is in use."""
+    reader = store._readers._another()
+    reader.connection.create_function("work", 0, work)
+    store._readers._idle.append(reader)
+    store._readers.execute("SELECT work()")
+
+
 def test_readers_beyond_the_usual_are_closed_again(store, monkeypatch):
     monkeypatch.setattr(store._readers, "_kept", 2)
-    with store._readers.cursor(), store._readers.cursor(), store._readers.cursor():
-        pass
+    reading(store, lambda: reading(store, lambda: reading(store, lambda: None)))
     assert len(store._readers._open) == len(store._readers._idle) == 2
 
 
@@ -972,7 +979,7 @@ def test_a_follower_whose_leader_vanished_does_not_wait_for_ever(path, store, mo
     monkeypatch.setattr("semel.stores.sqlite.writer.PATROL_SECONDS", 0.001)
     store.execute(mark("a"))
     with ThreadPoolExecutor(1) as threads:
-        gone = writer.QueuedWrite(store._commands.write, mark("gone"), alone=True)
+        gone = writer.QueuedWrite(mark("gone"))
         with gone.held:
             store._writer._queue[gone] = None
             follower = threads.submit(store.execute, mark("k"))
@@ -984,7 +991,7 @@ def test_a_follower_whose_leader_vanished_does_not_wait_for_ever(path, store, mo
 
 def test_who_may_have_been_written_by_a_leader_that_vanished_is_told_so(path, store):
     store.execute(mark("a"))
-    others = writer.QueuedWrite(store._commands.write, mark("k"), alone=True)
+    others = writer.QueuedWrite(mark("k"))
     with others.held:
         store._writer._committing = [others]
         assert type(store.execute(mark("b"))) is Applied
@@ -1623,9 +1630,11 @@ def test_closing_waits_for_the_transaction_under_way_and_refuses_the_next(path, 
 
 
 def test_a_reader_in_use_is_closed_when_it_comes_back(store):
-    with store._readers.cursor():
+    def close():
         store.close()
         assert len(store._readers._open) == 1
+
+    reading(store, close)
     assert len(store._readers._open) == 0
 
 

@@ -126,7 +126,7 @@ def _provision_sqlite(target: ProvisionTarget, say: Say) -> list[str]:
     if target.chosen or target.dropped:
         try:
             with closing(file.writer()) as connection:
-                done += choose(connection, target.chosen, target.dropped)
+                done += choose(connection.execute, target.chosen, target.dropped)
         except sqlite3.Error as error:
             raise translated(error, file) from error
     return _report(done, say)
@@ -141,7 +141,7 @@ def _check_sqlite(target: ProvisionTarget) -> list[Problem]:
 def _file_problems(
     target: ProvisionTarget, file: "SQLiteFile", chosen: tuple[str, ...] = ()
 ) -> Iterator[Problem]:
-    from semel.stores.sqlite.file import has_index
+    from semel.stores.sqlite.file import names_in
     from semel.stores.sqlite.statements import SQLitePlan
 
     path = Path(file.path)
@@ -153,7 +153,7 @@ def _file_problems(
             yield from _content_problems(target, file, connection)
             for name in chosen:
                 table, _ = optional_index(name)
-                if not has_index(connection, SQLitePlan(table).index_title(name)):
+                if SQLitePlan(table).index_title(name) not in names_in(connection.execute):
                     yield missing_index(table, name)
     except sqlite3.Error as error:
         yield Problem(f"{path} cannot be read: {error}", "name another file with --url")
@@ -167,7 +167,7 @@ def _content_problems(
     if (room := file.room()) < LEAST_ROOM:
         what = f"the disk that {file.path} is on is full, but for {room:,} bytes"
         yield Problem(what, "make room there, or move the file to a larger one while nobody has it open")
-    meta = meta_of(connection)
+    meta = meta_of(connection.execute)
     if not meta:
         yield Problem(f"{file.path} holds no ledger", PROVISION)
         return

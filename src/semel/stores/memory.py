@@ -77,9 +77,8 @@ class MemoryStore:
         self._tables: dict[str, dict[ItemKey, Item]] = {}
         # Where the items of a partition are, of tables with a sort key: there it has many.
         self._partitions: dict[tuple[str, str], dict[ItemKey, None]] = {}
-        self._buckets: dict[float, list[tuple[str, ItemKey]]] = {}
+        self._buckets: dict[float, list[tuple[Table, ItemKey]]] = {}
         self._due: list[float] = [float("inf")]
-        self._expires: dict[str, str] = {}
         self._watchers = KeyWatchers(self._clock)
         self._answers: dict[type, Callable[[Any], Any]] = {
             Get: self._look,
@@ -99,13 +98,11 @@ class MemoryStore:
         return cls(clock)
 
     def execute(self, command: Any) -> Any:
-        """Execute the command, and return its reply."""
         return self._answers[type(command)](command)
 
     at_once = execute
 
     async def aexecute(self, command: Stored) -> Any:
-        """Carry the command out and answer it; only a `Watch` takes any waiting."""
         if not isinstance(command, Watch):
             return self.execute(command)
 
@@ -137,8 +134,7 @@ class MemoryStore:
 
     def _measured(self, table: Table) -> TableSize:
         with self._lock:
-            items = list(self._table(table).values())
-        now = self._now()
+            items, now = list(self._table(table).values()), self._now()
         by_status = Counter(item["status"] for item in items if "status" in table.listed_by)
         expired = sum(alive(table, item, now) is None for item in items)
         return TableSize(
@@ -149,20 +145,14 @@ class MemoryStore:
         """Forget everything."""
         with self._lock:
             self._answers = dict.fromkeys(self._answers, _refuse)
-            for items in self._tables.values():
+            for items in (*self._tables.values(), self._partitions, self._buckets):
                 items.clear()
-            self._partitions.clear()
-            self._buckets.clear()
-            self._due[:] = [float("inf")]
 
     def __len__(self) -> int:
         return sum(map(len, self._tables.values()))
 
     def _table(self, table: Table) -> dict[ItemKey, Item]:
-        try:
-            return self._tables[table.name]
-        except KeyError:
-            return self._tables.setdefault(table.name, {})
+        return self._tables.setdefault(table.name, {})
 
     def _time(self, _command: Time) -> Found:
         return Found(self._now(), None)
@@ -170,8 +160,7 @@ class MemoryStore:
     def _look(self, command: Get | Watch) -> Found:
         # Without a global lock in Python, another thread may be in the midst of a transaction.
         with self._lock:
-            now = self._now()
-            return Found(now, self._seen(command))
+            return Found(self._now(), self._table(command.table).get(_spot(command)))
 
     def _watch(self, command: Watch) -> Found:
         return self._watchers.watch(place_named(command), command.seconds, lambda: self._look(command))
@@ -182,19 +171,17 @@ class MemoryStore:
         table: Table = command.table
         with self._lock:
             now = self._now()
-            items = self._tables.get(table.name)
-            if items is None:
-                items = self._table(table)
+            items = self._tables.setdefault(table.name, {})
             spot = command.key if table.sort is None else (command.key, command.sort)
             item = items.get(spot)
             if not allowed(command, item):
                 return Refused(now, item)
             after = outcome(command, item, now)
             if after is None:
-                self._remove(table.name, spot)
+                self._remove(table, spot)
             else:
                 if item is None:
-                    self._announce(command, spot, after)
+                    self._announce(table, spot, after)
                 items[spot] = after
             if self._due[0] <= now:
                 self._sweep(now)
@@ -210,76 +197,60 @@ class MemoryStore:
             raise WriteUnderWay
         with self._lock:
             now = self._now()
-            refusals = tuple(self._refusal(write, now) for write in command.writes)
+            found = [(write, self._table(write.table).get(_spot(write))) for write in command.writes]
+            refusals = tuple(None if allowed(write, item) else Refused(now, item) for write, item in found)
             if any(refusals):
                 return Cancelled(now, refusals)
-            steps = [self._step(write, now) for write in command.writes]
+            steps = [self._step(write, item, now) for write, item in found]
             # All of them in one call of C, where no signal comes in between.
             deque(map(operator.call, steps), maxlen=0)
             for write in command.writes:
                 if type(write) is Delete:
-                    self._remove(write.table.name, _spot(write))
+                    self._remove(write.table, _spot(write))
             if self._due[0] <= now:
                 self._sweep(now)
         for write in command.writes:
             self._watchers.notify(place_named(write))
         return Applied(now)
 
-    def _seen(self, command: Get | Watch | Write) -> Item | None:
-        return self._table(command.table).get(_spot(command))
-
-    def _refusal(self, command: Write, now: float) -> Refused | None:
-        item = self._seen(command)
-        return None if allowed(command, item) else Refused(now, item)
-
-    def _step(self, command: Write, now: float) -> Callable[[], Any]:
+    def _step(self, command: Write, item: Item | None, now: float) -> Callable[[], Any]:
         """What makes an allowed write, as one call of C."""
         spot, items = _spot(command), self._table(command.table)
-        after = outcome(command, self._seen(command), now)
+        after = outcome(command, item, now)
         if after is None:
             return functools.partial(items.pop, spot, None)
-        if spot not in items:
-            self._announce(command, spot, after)
+        if item is None:
+            self._announce(command.table, spot, after)
         return functools.partial(items.__setitem__, spot, after)
 
-    def _announce(self, command: Write, spot: ItemKey, item: Item) -> None:
+    def _announce(self, table: Table, spot: ItemKey, item: Item) -> None:
         """What helps to find or to remove an item that is about to be there."""
-        table = command.table
-        end = item[table.expires]
-        try:
-            self._buckets[end // BUCKET_SECONDS * BUCKET_SECONDS + BUCKET_SECONDS].append((table.name, spot))
-        except KeyError:
-            self._schedule(table.name, spot, end)
-        self._expires[table.name] = table.expires
-        if table.sort is not None:
-            self._partitions.setdefault((table.name, command.key), {})[spot] = None
-
-    def _remove(self, name: str, spot: ItemKey) -> None:
-        self._tables[name].pop(spot, None)
-        if isinstance(spot, tuple):
-            partition = self._partitions.get((name, spot[0]), {})
-            partition.pop(spot, None)
-            if not partition:
-                self._partitions.pop((name, spot[0]), None)
-
-    def _schedule(self, name: str, spot: ItemKey, moment: float) -> None:
-        """Look at this one when its time may be up; until then it may be written as often as it likes."""
-        bucket = moment // BUCKET_SECONDS * BUCKET_SECONDS + BUCKET_SECONDS
+        # It is looked at when its time may be up; until then it may be written as often as it likes.
+        bucket = item[table.expires] // BUCKET_SECONDS * BUCKET_SECONDS + BUCKET_SECONDS
         if bucket not in self._buckets:
             heapq.heappush(self._due, bucket)
-        self._buckets.setdefault(bucket, []).append((name, spot))
+        self._buckets.setdefault(bucket, []).append((table, spot))
+        if type(spot) is tuple:
+            self._partitions.setdefault((table.name, spot[0]), {})[spot] = None
+
+    def _remove(self, table: Table, spot: ItemKey) -> None:
+        self._tables[table.name].pop(spot, None)
+        if type(spot) is tuple:
+            partition = self._partitions.get((table.name, spot[0]), {})
+            partition.pop(spot, None)
+            if not partition:
+                self._partitions.pop((table.name, spot[0]), None)
 
     def _sweep(self, now: float) -> None:
         bucket = self._due[0]
         places = self._buckets.get(bucket, [])
         for _ in range(min(SWEEP, len(places))):
-            name, spot = places[-1]
-            item = self._tables[name].get(spot)
-            moment = now if item is None else item[self._expires[name]]
-            if moment <= now:
-                self._remove(name, spot)
+            table, spot = places[-1]
+            item = self._tables[table.name].get(spot)
+            if item is None or item[table.expires] <= now:
+                self._remove(table, spot)
             else:
-                self._schedule(name, spot, moment)
+                self._announce(table, spot, item)
             places.pop()
         if not places:
             self._buckets.pop(bucket, None)
@@ -323,30 +294,22 @@ def _refuse(_: Any) -> Any:
 
 
 def _asked_for(command: Query, by: Table | Index, item: Item, now: float) -> bool:
-    if alive(command.table, item, now) is None:
-        return False
-    if command.key is not None and _partition(by, item) != command.key:
-        return False
-    if by.sort is not None:
-        place = item.get(by.sort)
-        if (
-            place is None
-            or (command.low is not None and place < command.low)
-            or (command.high is not None and place > command.high)
-        ):
-            return False
-    if not str(item[command.table.partition]).startswith(command.prefix):
-        return False
-    return all(item.get(name) == value for name, value in command.equal.items())
+    place = None if by.sort is None else item.get(by.sort)
+    return (
+        alive(command.table, item, now) is not None
+        and (command.key is None or _partition(by, item) == command.key)
+        and (by.sort is None or place is not None)
+        and (command.low is None or place is None or place >= command.low)
+        and (command.high is None or place is None or place <= command.high)
+        and str(item[command.table.partition]).startswith(command.prefix)
+        and all(item.get(name) == value for name, value in command.equal.items())
+    )
 
 
 def _partition(by: Table | Index, item: Item) -> Any:
+    """What it is found by; for an index by realm that is `env/scope/`, or "" of another name."""
     value = item.get(by.partition)
-    return _realm(str(value)) if isinstance(by, Index) and by.by_realm else value
-
-
-def _realm(name: str) -> str:
-    """The environment and scope that a qualified name begins with, as `env/scope/`; "" of another name."""
-    env, _, rest = name.partition("/")
-    scope, slash, _ = rest.partition("/")
-    return f"{env}/{scope}/" if slash else ""
+    if not (isinstance(by, Index) and by.by_realm):
+        return value
+    pieces = str(value).split("/", 2)
+    return "/".join(pieces[:2]) + "/" if len(pieces) > 2 else ""

@@ -2,39 +2,34 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from semel.core.commands import (
     Add,
     Applied,
     Batch,
     Cancelled,
+    Delete,
     Found,
     Get,
     Many,
     Page,
+    Put,
     Query,
     Refused,
     Stored,
     Time,
     Transact,
+    Update,
     Watch,
     Write,
 )
 from semel.core.commands import cursor as next_page
 from semel.errors import StoreUnavailable, UsageError
 from semel.stores.shared import tables_of
-from semel.stores.sqlite.file import (
-    BUSY,
-    DRIVER_ERRORS,
-    SQLiteFile,
-    check_index,
-    code_of,
-    lay_out,
-    translated,
-)
+from semel.stores.sqlite.file import BUSY, DRIVER_ERRORS, SQLiteFile, check_index, code_of, translated
 from semel.stores.sqlite.statements import SQLitePlan, queries
 from semel.tables import Table
 
@@ -46,39 +41,50 @@ if TYPE_CHECKING:
 REAPED_PER_WRITE = 2
 REAP_BATCH = 64
 
+WRITES = frozenset({Put, Update, Delete, Add})
+
+
+class Chore(NamedTuple):
+    """A command that only this store knows: what to do in a transaction of its own."""
+
+    do: Callable[[sqlite3.Cursor, float], Any]
+
 
 class SQLiteCommands:
-    """Executes commands; knows the tables, what is to be removed, and whether the time was noted."""
+    """Executes commands; knows the tables, what is to be removed, and the time.
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self.now = now
+    Where nothing is written, a cursor may be all of the store's readers.
+    """
+
+    def __init__(self, passed: Callable[[], float], began: float, noted: float) -> None:
+        # Writes add the two by themselves, as a call would take longer.
+        self.passed, self.began = passed, began
+        self.noted = noted
+        """The time noted in the file, which is the end of a second; endless if it has no time of its own."""
         self.plans: dict[str, SQLitePlan] = {}
         self.due = 0
         """How many expired rows may be removed for what was written."""
-        self.noted: float = float("inf")
-        """The time noted in the file, which is the end of a second; endless if it has no time of its own."""
-        self._execute: dict[type, Callable[[sqlite3.Cursor, Any, float], Any]] = {
+        self.ways: dict[type, Callable[[Any, Any, float], Any]] = {
+            **dict.fromkeys(WRITES, self.write),
+            **dict.fromkeys((Transact, Batch), self.several),
             Get: self.get,
             Query: self.query,
-            Transact: self.transact,
-            Batch: self.batch,
+            Chore: lambda cursor, chore, now: chore.do(cursor, now),
         }
+        """How each is executed, on a cursor and at a time. What raises has left nothing behind."""
 
-    def execute(self, cursor: sqlite3.Cursor, command: Any, now: float) -> Any:
-        """Return the reply to one command. If it raises, it has left nothing behind."""
-        return self._execute.get(type(command), self.write)(cursor, command, now)
+    def now(self) -> float:
+        return self.passed() + self.began
 
-    def get(self, cursor: sqlite3.Cursor, command: Get | Write, now: float) -> Found:
-        """Read one item."""
+    def get(self, cursor: Any, command: Any, now: float) -> Found:
         plan = self.plans[command.table.name]
-        row = cursor.execute(plan.select, plan.place(command)).fetchone()
-        return Found(now, None if row is None else plan.item(row))
+        rows = list(cursor.execute(plan.select, plan.place(command)))
+        return Found(now, plan.item(rows[0]) if rows else None)
 
-    def query(self, cursor: sqlite3.Cursor, command: Query, now: float) -> Page:
-        """Read a page."""
+    def query(self, cursor: Any, command: Query, now: float) -> Page:
         plan = self.plans[command.table.name]
-        check_index(cursor.connection, plan, command)
-        rows = cursor.execute(*plan.page(command, now)).fetchall()
+        check_index(cursor.execute, plan, command)
+        rows = list(cursor.execute(*plan.page(command, now)))
         items = tuple(map(plan.item, rows[: command.limit]))
         index = command.table.index(command.index)
         more = len(rows) > len(items)
@@ -86,37 +92,34 @@ class SQLiteCommands:
 
     def write(self, cursor: sqlite3.Cursor, command: Write, now: float) -> Applied | Refused:
         """Write by one statement; only if that is refused, read what is there."""
-        sql, values = self.plans[command.table.name].write(command, now)
+        plan = self.plans[command.table.name]
+        sql, values = plan.write(command, now)
         cursor.execute(sql, values)
-        if type(command) is Add:
-            row = cursor.fetchone()
-            if row is not None:
-                self.due += REAPED_PER_WRITE
-                return Applied(now, self.plans[command.table.name].item(row))
-        elif cursor.rowcount:
-            self.due += REAPED_PER_WRITE
-            return Applied(now)
-        return Refused(now, self.get(cursor, command, now).item)
+        row = cursor.fetchone() if type(command) is Add else None
+        if row is None and (type(command) is Add or not cursor.rowcount):
+            return Refused(now, self.get(cursor, command, now).item)
+        self.due += REAPED_PER_WRITE
+        return Applied(now, None if row is None else plan.item(row))
 
-    def transact(self, cursor: sqlite3.Cursor, command: Transact, now: float) -> Applied | Cancelled:
-        """Make all of the writes, or none."""
-        with _savepoint(cursor):
-            replies = [self.write(cursor, write, now) for write in command.writes]
-            if Refused not in map(type, replies):
-                return Applied(now)
+    def several(self, cursor: sqlite3.Cursor, command: Transact | Batch, now: float) -> Any:
+        """Make all of the writes or none; of a batch each that is not refused, whatever surrounds it."""
+        cursor.execute("SAVEPOINT together")
+        try:
+            replies = tuple([self.write(cursor, write, now) for write in command.writes])
             # No two of them are on one item: each was refused by what was there before.
-            cursor.execute("ROLLBACK TO together")
-        return Cancelled(now, tuple(reply if type(reply) is Refused else None for reply in replies))
-
-    def batch(self, cursor: sqlite3.Cursor, command: Batch, now: float) -> Many:
-        """Make each of the writes that is not refused."""
-        with _savepoint(cursor):
-            return Many(tuple([self.write(cursor, write, now) for write in command.writes]))
-
-    def define(self, cursor: sqlite3.Cursor, plans: Iterable[SQLitePlan], _now: float) -> None:
-        """Make tables, or what they lack."""
-        for plan in plans:
-            lay_out(cursor.connection, plan)
+            refusals = tuple([reply if type(reply) is Refused else None for reply in replies])
+            if type(command) is Transact and any(refusals):
+                cursor.execute("ROLLBACK TO together")
+        except BaseException:
+            # Where SQLite has already given up the whole transaction, the error on its way out says so.
+            with suppress(sqlite3.Error):
+                cursor.execute("ROLLBACK TO together")
+                cursor.execute("RELEASE together")
+            raise
+        cursor.execute("RELEASE together")
+        if type(command) is Batch:
+            return Many(replies)
+        return Cancelled(now, refusals) if any(refusals) else Applied(now)
 
     def reap(self, cursor: sqlite3.Cursor, limit: int, now: float) -> int:
         """Remove up to a number of expired rows, and return how many there were."""
@@ -132,21 +135,6 @@ class SQLiteCommands:
             self.reap(cursor, limit, now)
         if now >= self.noted:
             cursor.execute(queries()["note_time"], (int(now) + 1,))
-
-
-@contextmanager
-def _savepoint(cursor: sqlite3.Cursor) -> Iterator[None]:
-    """All of it or nothing of it, whatever becomes of the transaction around it."""
-    cursor.execute("SAVEPOINT together")
-    try:
-        yield
-    except BaseException:
-        # Where SQLite has already given up the whole transaction, the error on its way out says so.
-        with suppress(sqlite3.Error):
-            cursor.execute("ROLLBACK TO together")
-            cursor.execute("RELEASE together")
-        raise
-    cursor.execute("RELEASE together")
 
 
 class SQLiteWithin:
@@ -166,21 +154,13 @@ class SQLiteWithin:
         file: SQLiteFile,
     ) -> None:
         self.overflow: Overflow | None = None
-        self._connection = connection
-        self._commands = commands
-        self._learn = learn
-        self._file = file
-        try:
+        self._connection, self._commands, self._learn, self._file = connection, commands, learn, file
+        with self._translating():
             self._check_file()
-        except sqlite3.Error as error:
-            raise self._translated(error) from error
 
     def execute(self, command: Stored) -> Any:
-        """Execute the command and return its reply."""
-        try:
+        with self._translating():
             return self._execute(command)
-        except DRIVER_ERRORS as error:
-            raise self._translated(error) from error
 
     at_once = execute
 
@@ -203,14 +183,15 @@ class SQLiteWithin:
             return Found(self._commands.now(), None)
         for table in tables_of(command):
             self._learn(table)
+        reads, way = type(command) in (Get, Query), self._commands.ways[type(command)]
         with _plainly(self._connection) as cursor:
-            if type(command) in (Get, Query):
-                return self._commands.execute(cursor, command, self._commands.now())
-            cursor.execute(queries()["lock"])
+            if not reads:
+                cursor.execute(queries()["lock"])
             # Read with the lock held: no writer decides by an earlier time than the one before it.
             now = self._commands.now()
-            reply = self._commands.execute(cursor, command, now)
-            self._commands.do_chores(cursor, now)
+            reply = way(cursor, command, now)
+            if not reads:
+                self._commands.do_chores(cursor, now)
             return reply
 
     def _check_file(self) -> None:
@@ -225,15 +206,19 @@ class SQLiteWithin:
                 f"{self._file.path}: one transaction is in one file, so connect to that one"
             )
 
-    def _translated(self, error: Exception) -> Exception:
-        if isinstance(error, sqlite3.ProgrammingError):
-            return UsageError(f"your connection cannot be used here: {error}")
-        if code_of(error) in BUSY:
-            return StoreUnavailable(
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.ProgrammingError as error:
+            raise UsageError(f"your connection cannot be used here: {error}") from error
+        except DRIVER_ERRORS as error:
+            if code_of(error) not in BUSY:
+                raise translated(error, self._file) from error
+            raise StoreUnavailable(
                 f"{self._file.path}: another transaction has kept it locked, or has written since yours "
                 f"began to read; roll back and try again, with BEGIN IMMEDIATE ({error})"
-            )
-        return translated(error, self._file)
+            ) from error
 
 
 def _real(path: str) -> str:

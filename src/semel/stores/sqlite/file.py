@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -41,7 +41,9 @@ OURS_ALONE = 0o600
 # `RETURNING` came with this version.
 OLDEST_SQLITE = (3, 35)
 
-DURABILITY = {"full": "FULL", "normal": "NORMAL"}
+# How to execute a statement and have its rows: on a connection, on a cursor, or by the readers.
+Execute: TypeAlias = Callable[..., Iterable[Row]]
+
 FORM = "sqlite:///relative/path.db or sqlite:////absolute/path.db; a store to throw away is memory:"
 
 
@@ -66,7 +68,6 @@ class SQLiteFile(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_url(cls, url: str) -> "SQLiteFile":
-        """Parse a URL such as `sqlite:///semel.db?synchronous=normal`."""
         address, _, query = url.partition("?")
         name = unquote(address.removeprefix("sqlite:///"))
         if not address.startswith("sqlite:///") or name in ("", "/", ":memory:"):
@@ -74,7 +75,7 @@ class SQLiteFile(msgspec.Struct, frozen=True):
         options = dict(parse_qsl(query, keep_blank_values=True))
         synchronous = options.pop("synchronous", "full")
         timeout = timeout_of(options.pop("timeout", None))
-        if options or synchronous not in DURABILITY:
+        if options or synchronous not in ("full", "normal"):
             raise errors.InvalidOption(
                 f"{masked(url)!r}: the options are synchronous=full, synchronous=normal and timeout=10"
             )
@@ -95,14 +96,12 @@ class SQLiteFile(msgspec.Struct, frozen=True):
 
     def identity(self) -> tuple[int, int] | None:
         """Return which file stands there now; None where there is none."""
-        try:
+        with suppress(OSError):
             found = os.stat(self.path)  # noqa: PTH116 - before many writes, and Path takes three times as long
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
+            return found.st_dev, found.st_ino
+        return None
 
     def room(self) -> int:
-        """Return how many bytes are left on its disk."""
         return shutil.disk_usage(Path(self.path).parent).free
 
     def reader(self) -> sqlite3.Connection:
@@ -112,7 +111,7 @@ class SQLiteFile(msgspec.Struct, frozen=True):
     def writer(self) -> sqlite3.Connection:
         """Open a connection that writes."""
         return self._connect(
-            f"synchronous = {DURABILITY[self.synchronous]}",
+            f"synchronous = {self.synchronous}",
             f"journal_size_limit = {LOG_BYTES}",
             # What is deleted is gone from the file too; only some builds of SQLite see to that by themselves.
             "secure_delete = ON",
@@ -219,37 +218,22 @@ class ReaderPool:
         self._opening = SignalSafeLock()
         return before
 
-    def row(self, select: str, place: Row) -> Row | None:
-        """Return the one row of a place. Every replay is this, so it does nothing that it need not do."""
+    def execute(self, sql: str, values: Row = ()) -> list[Row]:
+        """Read rows. Every replay is this, so it does nothing that it need not do."""
         idle = self._idle
         try:
             reader = idle.pop()
         except IndexError:
             reader = self._another()
         try:
-            row: Row | None = reader.execute(select, place).fetchone()
+            rows: list[Row] = reader.execute(sql, values).fetchall()
         except BaseException as error:
             self._drop(reader, error)
             raise
         idle.append(reader)
         if len(idle) > self._kept:
             self._trim()
-        return row
-
-    @contextmanager
-    def cursor(self) -> Iterator[sqlite3.Cursor]:
-        """A cursor for longer readings."""
-        try:
-            reader = self._idle.pop()
-        except IndexError:
-            reader = self._another()
-        try:
-            yield reader
-        except BaseException as error:
-            self._drop(reader, error)
-            raise
-        self._idle.append(reader)
-        self._trim()
+        return rows
 
     def close(self) -> None:
         """Close all that are idle; each of the others is closed when it is put back."""
@@ -306,69 +290,77 @@ SCHEMA = 1
 WAL_RETRY_SECONDS = 0.01
 
 
-def lay_out(connection: sqlite3.Connection, plan: SQLitePlan) -> None:
+def lay_out(execute: Execute, plan: SQLitePlan) -> None:
     """Make a table, and the indexes that it lacks."""
-    connection.execute(plan.definition())
-    if missing := plan.kinds.keys() - _columns(connection, plan):
+    execute(plan.definition())
+    if missing := plan.kinds.keys() - _columns(execute, plan):
         raise errors.WrongSchema(
             f"table {plan.name} has no column {', '.join(sorted(missing))}, so this version of semel did not "
             "make it: open another file"
         )
     for statement in plan.indexes().values():
-        connection.execute(statement)
+        execute(statement)
 
 
-def complete(connection: sqlite3.Connection, plan: SQLitePlan) -> bool:
+def names_in(execute: Execute) -> set[str]:
+    """Return the names of the file's tables and indexes."""
+    return {name for (name,) in execute("SELECT name FROM sqlite_master")}
+
+
+def complete(execute: Execute, plan: SQLitePlan) -> bool:
     """Return whether the file has all of a table."""
     # Only what reads the file makes a connection notice that its schema was changed; a PRAGMA does not.
-    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    return plan.indexes().keys() <= there and plan.kinds.keys() <= _columns(connection, plan)
+    there = names_in(execute)
+    return plan.indexes().keys() <= there and plan.kinds.keys() <= _columns(execute, plan)
 
 
-def _columns(connection: sqlite3.Connection, plan: SQLitePlan) -> set[str]:
-    return {row[1] for row in connection.execute(f"PRAGMA table_info({plan.name})")}
+def _columns(execute: Execute, plan: SQLitePlan) -> set[str]:
+    return {row[1] for row in execute(f"PRAGMA table_info({plan.name})")}
 
 
-def has_index(connection: sqlite3.Connection, title: str) -> bool:
-    """Return whether the file has an index of this name."""
-    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (title,)).fetchone() is not None
-
-
-def check_index(connection: sqlite3.Connection, plan: SQLitePlan, query: Query) -> None:
+def check_index(execute: Execute, plan: SQLitePlan, query: Query) -> None:
     """Refuse a query of an optional index that is not there."""
     index = plan.table.index(query.index)
-    if index in plan.table.optional_indexes and not has_index(connection, plan.index_title(index.name)):
-        path = connection.execute("PRAGMA database_list").fetchone()[2]
-        url, env = shlex.quote(f"sqlite:///{path}"), meta_of(connection).get("environment")
+    if index in plan.table.optional_indexes and plan.index_title(index.name) not in names_in(execute):
+        (_, _, path), *_ = execute("PRAGMA database_list")
+        url, env = shlex.quote(f"sqlite:///{path}"), meta_of(execute).get("environment")
         raise errors.NotProvisioned(query.table.name, index.name, f"semel provision --url {url} --env {env}")
 
 
-def choose(connection: sqlite3.Connection, chosen: Iterable[str], dropped: Iterable[str]) -> Iterator[str]:
+def choose(execute: Execute, chosen: Iterable[str], dropped: Iterable[str]) -> Iterator[str]:
     """Make optional indexes and drop others, where that is not done yet, and report each."""
     for name, wanted in [*((name, True) for name in chosen), *((name, False) for name in dropped)]:
         table, index = optional_index(name)
         plan = SQLitePlan(table)
         title = plan.index_title(name)
-        if has_index(connection, title) is not wanted:
-            connection.execute(plan.optional_index(index) if wanted else f"DROP INDEX {quoted(title)}")
+        if (title in names_in(execute)) is not wanted:
+            execute(plan.optional_index(index) if wanted else f"DROP INDEX {quoted(title)}")
             yield f"{'made' if wanted else 'dropped'} index {title}"
 
 
-def prepare(connection: sqlite3.Connection, env: str, timeout: float = ANSWER_SECONDS) -> None:
-    """Stamp a new file, though others may be doing so at the same time; refuse one that is not for `env`."""
+def prepare(
+    connection: sqlite3.Connection, env: str, plans: Iterable[SQLitePlan], timeout: float = ANSWER_SECONDS
+) -> None:
+    """Make what a new file lacks, though others may be doing so at the same time.
+
+    Refuse a file that is not for `env`.
+    """
     _use_wal(connection, timeout)
-    if _stamped(connection, env):
+    execute = connection.execute
+    if _stamped(execute, env) and all(complete(execute, plan) for plan in plans):
         return
     with transaction(connection):
         # Another process may have been faster: look again, now that no other one can be.
-        if not _stamped(connection, env):
-            connection.execute(queries()["create_meta"])
+        if not _stamped(execute, env):
+            execute(queries()["create_meta"])
             stamp = [("schema", SCHEMA), ("environment", env)]
             connection.executemany("REPLACE INTO semel_meta VALUES (?, ?)", stamp)
+        for plan in plans:
+            lay_out(execute, plan)
 
 
-def _stamped(connection: sqlite3.Connection, env: str) -> bool:
-    meta = meta_of(connection)
+def _stamped(execute: Execute, env: str) -> bool:
+    meta = meta_of(execute)
     schema, stamped = meta.get("schema", 0), meta.get("environment")
     if schema > SCHEMA:
         raise errors.SchemaTooNew(schema, SCHEMA)
@@ -377,11 +369,10 @@ def _stamped(connection: sqlite3.Connection, env: str) -> bool:
     return schema == SCHEMA and stamped is not None
 
 
-def meta_of(connection: sqlite3.Connection) -> dict[str, Any]:
+def meta_of(execute: Execute) -> dict[str, Any]:
     """Read what the file says of itself: its schema, its environment, and its time."""
-    if not has_index(connection, "semel_meta"):
-        return {}
-    return dict(connection.execute("SELECT name, value FROM semel_meta"))
+    there = "semel_meta" in names_in(execute)
+    return dict(execute("SELECT name, value FROM semel_meta")) if there else {}
 
 
 def _use_wal(connection: sqlite3.Connection, timeout: float) -> None:
@@ -427,18 +418,19 @@ def this_boot() -> str | None:
         return None
 
 
-def file_time(connection: sqlite3.Connection, clock: Clock) -> Callable[[], float] | None:
-    """Return what tells the file's time; None where the clock is imposed, or there is no better one."""
+def file_time(execute: Execute, clock: Clock) -> tuple[Callable[[], float], float, float]:
+    """Return what tells the seconds passed, when they began, and the time that is noted in the file.
+
+    Where the clock is imposed, or there is no better one, the file need never know the time.
+    """
     boot = this_boot()
     if clock.imposed() is not None or boot is None:
-        return None
-    name, elapsed = f"started {boot}", since_boot
-    meta = meta_of(connection)
-    if name not in meta:
-        started = max(clock.now(), meta.get("written until", 0.0)) - elapsed()
+        return clock.now, 0.0, float("inf")
+    name = f"started {boot}"
+    if name not in (meta := meta_of(execute)):
+        started = max(clock.now(), meta.get("written until", 0.0)) - since_boot()
         # The first to open the file since the machine started decides.
-        connection.execute("INSERT INTO semel_meta VALUES (?, ?) ON CONFLICT DO NOTHING", (name, started))
-        connection.execute("DELETE FROM semel_meta WHERE name LIKE 'started %' AND name <> ?", (name,))
-        meta = meta_of(connection)
-    began = float(meta[name])
-    return lambda: elapsed() + began
+        execute("INSERT INTO semel_meta VALUES (?, ?) ON CONFLICT DO NOTHING", (name, started))
+        execute("DELETE FROM semel_meta WHERE name LIKE 'started %' AND name <> ?", (name,))
+        meta = meta_of(execute)
+    return since_boot, float(meta[name]), 0.0

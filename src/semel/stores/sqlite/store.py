@@ -1,7 +1,7 @@
 """The store in one SQLite file."""
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +21,6 @@ from semel.core.commands import (
     Time,
     Transact,
     Watch,
-    Write,
     allowed,
 )
 from semel.core.drive import Glance
@@ -30,8 +29,17 @@ from semel.errors import StoreClosed, TableMissing, UsageError
 from semel.model import COUNTED, TableSize
 from semel.stores.shared import place_named, tables_of
 from semel.stores.sql import PREFIX, countings, quoted, sized
-from semel.stores.sqlite.commands import SQLiteCommands, SQLiteWithin
-from semel.stores.sqlite.file import ReaderPool, SQLiteFile, complete, file_time, prepare, translated
+from semel.stores.sqlite.commands import Chore, SQLiteCommands, SQLiteWithin
+from semel.stores.sqlite.file import (
+    ReaderPool,
+    SQLiteFile,
+    complete,
+    file_time,
+    lay_out,
+    names_in,
+    prepare,
+    translated,
+)
 from semel.stores.sqlite.statements import SQLitePlan
 from semel.stores.sqlite.writer import Writer
 from semel.stores.waiting import KeyWatchers
@@ -61,9 +69,8 @@ class SQLiteStore:
         self._file = file if isinstance(file, SQLiteFile) else SQLiteFile(str(Path(file).absolute()))
         self._closed = False
         self._readers = ReaderPool(self._file)
-        self._row = self._readers.row
-        self._commands = SQLiteCommands(self._clock.now)
-        self._plans: dict[str, SQLitePlan] = self._commands.plans
+        self._commands = self._open(env)
+        self._plans = self._commands.plans
         self._writer = Writer(self._file, self._commands, self._refusal, KeyWatchers(self._clock))
         self._answers: dict[type, Callable[[Any], Any]] = {
             Get: self._get,
@@ -74,11 +81,6 @@ class SQLiteStore:
             Time: self._get_time,
         }
         self._reset()
-        try:
-            self._prepare(env)
-        except BaseException:
-            self.close()
-            raise
         FORKING.add(self)
         PAUSING.add(self)
 
@@ -86,17 +88,20 @@ class SQLiteStore:
         self._watchers = self._writer.watchers
         self._pool = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="semel-sqlite")
 
-    def _prepare(self, env: str) -> None:
+    def _open(self, env: str) -> SQLiteCommands:
+        """Make what the file lacks, and learn its time."""
         self._file.make()
+        plans = [SQLitePlan(table) for table in OWN]
         try:
             with closing(self._file.writer()) as connection:
-                prepare(connection, env, timeout=self._file.timeout)
-                told = file_time(connection, self._clock)
+                prepare(connection, env, plans, self._file.timeout)
+                commands = SQLiteCommands(*file_time(connection.execute, self._clock))
+                # From here on there is a reader of this very file, wherever it is moved.
+                names_in(self._readers.execute)
         except sqlite3.Error as error:
             raise translated(error, self._file) from error
-        if told is not None:
-            self._commands.now, self._commands.noted = told, 0.0
-        self._lay_out(OWN)
+        commands.plans.update((plan.table.name, plan) for plan in plans)
+        return commands
 
     @property
     def path(self) -> str:
@@ -122,7 +127,7 @@ class SQLiteStore:
         plan = self._plans.get(table.name)
         if plan is None or plan.table is not table:
             self._learn(table)
-        return self._writer.submit(self._commands.write, command, alone=True)
+        return self._writer.submit(command)
 
     def at_once(self, command: Stored) -> Any | None:
         """Execute what takes no lock: the time, a `Get`, and a `Put` that is refused by what is there."""
@@ -130,7 +135,7 @@ class SQLiteStore:
         if kind is Time:
             return self._get_time(command)
         if (kind is Put or kind is Get) and command.table.name in self._plans:  # type: ignore[union-attr]
-            return self._refusal(command) if kind is Put else self._get(command)  # type: ignore[arg-type]
+            return self._refusal(command) if kind is Put else self._get(command)
         return None
 
     async def aexecute(self, command: Stored) -> Any:
@@ -149,14 +154,13 @@ class SQLiteStore:
                 return await self._awatch(command)
             case Query():
                 return await in_thread(self._pool, self._query, command)
-        alone = not isinstance(command, Transact | Batch)
-        return await self._writer.asubmit(self._commands.execute, command, alone)
+        return await self._writer.asubmit(command)
 
     def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
         """Return a function from a key to these attributes of its item: every replay is this."""
         sql = self._learn(table).glance(attributes, where)
-        row, now = self._row, self._commands.now
-        return lambda key: row(sql, (key, now()))
+        execute, passed, began = self._readers.execute, self._commands.passed, self._commands.began
+        return lambda key: found[0] if (found := execute(sql, (key, passed() + began))) else None
 
     def within(self, connection: sqlite3.Connection) -> SQLiteWithin:
         """Return this store inside the transaction that is open on a caller's connection to the same file.
@@ -169,24 +173,22 @@ class SQLiteStore:
 
     def reap(self, limit: int = 500) -> int:
         """Remove up to so many expired items now; writes do it too, in proportion to what they write."""
-        reaped: int = self._writer.submit(self._commands.reap, limit)
+        reaped: int = self._writer.submit(Chore(lambda cursor, now: self._commands.reap(cursor, limit, now)))
         return reaped
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:
         """The sizes of the tables that the file has, and that of the file, whose bytes they share."""
 
         def count(sql: str) -> int:
-            return int(cursor.execute(sql).fetchone()[0])
+            return int(self._readers.execute(sql)[0][0])
 
-        with self._readers.cursor() as cursor:
-            there = {name for (name,) in cursor.execute("SELECT name FROM sqlite_master")}
-            bytes_, now = count("PRAGMA page_count") * count("PRAGMA page_size"), repr(self._commands.now())
-            sizes = []
-            for table in (each for each in tables if PREFIX + each.name in there):
-                statements = countings(quoted(PREFIX + table.name), table, now)
-                counts = {name: count(sql) for name, sql in statements.items()}
-                sizes.append(sized(table, counts, f"counted up to {COUNTED:,}", None))
+        there, now, sizes = names_in(self._readers.execute), repr(self._commands.now()), []
+        for table in (each for each in tables if PREFIX + each.name in there):
+            statements = countings(quoted(PREFIX + table.name), table, now)
+            counts = {name: count(sql) for name, sql in statements.items()}
+            sizes.append(sized(table, counts, f"counted up to {COUNTED:,}", None))
         items = min(COUNTED, sum(size.items for size in sizes))
+        bytes_ = count("PRAGMA page_count") * count("PRAGMA page_size")
         return [*sizes, TableSize(table="", items=items, bytes=bytes_, how="bytes of the whole file")]
 
     def close(self) -> None:
@@ -205,14 +207,14 @@ class SQLiteStore:
 
     # Reading
 
-    def _get(self, command: Get | Watch | Put) -> Found:
+    def _get(self, command: Any) -> Found:
         plan = self._plans.get(command.table.name)
         if plan is None or plan.table is not command.table:
-            plan = self._learn(command.table)
-        row = self._row(plan.select, plan.place(command))
-        return Found(self._commands.now(), None if row is None else plan.item(row))
+            self._learn(command.table)
+        commands = self._commands
+        return commands.get(self._readers, command, commands.passed() + commands.began)
 
-    def _refusal(self, command: Write) -> Refused | None:
+    def _refusal(self, command: Any) -> Refused | None:
         """Return the refusal of a `Put` if a read shows it: a refusal takes no lock."""
         if type(command) is not Put or command.expect is ANY:
             return None
@@ -222,12 +224,12 @@ class SQLiteStore:
 
     def _query(self, command: Query) -> Page:
         self._learn(command.table)
-        with self._readers.cursor() as cursor:
-            return self._commands.query(cursor, command, self._commands.now())
+        return self._commands.query(self._readers, command, self._commands.now())
 
     def _get_time(self, _command: Any) -> Found:
-        self._check_open()
-        return Found(self._commands.now(), None)
+        if self._closed:
+            self._check_open()
+        return Found(self._commands.passed() + self._commands.began, None)
 
     def _watch(self, command: Watch) -> Found:
         return self._watchers.watch(place_named(command), command.seconds, lambda: self._get(command))
@@ -241,9 +243,11 @@ class SQLiteStore:
     # Writing
 
     def _write_several(self, command: Transact | Batch) -> Any:
-        for table in tables_of(command):
-            self._learn(table)
-        return self._writer.submit(self._commands.execute, command)
+        for write in command.writes:
+            plan = self._plans.get(write.table.name)
+            if plan is None or plan.table is not write.table:
+                self._learn(write.table)
+        return self._writer.submit(command)
 
     # Tables and threads
 
@@ -251,28 +255,18 @@ class SQLiteStore:
         """Return the plan of a table, which is made in the file if this is its first use."""
         plan = self._plans.get(table.name)
         if plan is None:
-            self._lay_out((table,))
-            plan = self._plans[table.name]
+            plan = SQLitePlan(table)
+            if not complete(self._readers.execute, plan):
+                self._writer.submit(Chore(lambda cursor, _now: lay_out(cursor.execute, plan)))
+            plan = self._plans.setdefault(table.name, plan)
         if plan.table is not table and plan.table != table:
             raise UsageError(f"this store has another table named {table.name!r}")
         return plan
 
-    def _lay_out(self, tables: Iterable[Table]) -> None:
-        """Make what the file lacks of these tables, in one transaction, and know them from here on."""
-        plans = [SQLitePlan(table) for table in tables]
-        if lacking := self._lacking(plans):
-            self._writer.submit(self._commands.define, lacking)
-        for plan in plans:
-            self._plans.setdefault(plan.table.name, plan)
-
-    def _lacking(self, plans: Iterable[SQLitePlan]) -> list[SQLitePlan]:
-        with self._readers.cursor() as cursor:
-            return [plan for plan in plans if not complete(cursor.connection, plan)]
-
     def _join(self, table: Table) -> None:
         """Know a table inside a transaction of the caller's: as that may hold the file, none is made."""
         self._check_open()
-        if table.name not in self._plans and self._lacking([SQLitePlan(table)]):
+        if table.name not in self._plans and not complete(self._readers.execute, SQLitePlan(table)):
             raise TableMissing(
                 f"{self._file.path} has no table {table.name} yet, or not all of it, and it cannot be made "
                 "inside your transaction: use it once before you begin, as by reading any item of it"

@@ -16,20 +16,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from semel import errors
 from semel.core.commands import Refused, allowed
 from semel.core.threads import PATROL_SECONDS, SignalSafeEvent, wake
-from semel.errors import (
-    StoreClosed,
-    StoreError,
-    StoreOutcomeUnknown,
-    StoreUnavailable,
-    UsageError,
-    WriteUnderWay,
-)
 from semel.stores.shared import wake as wake_waiters
-from semel.stores.sqlite.commands import REAP_BATCH, SQLiteCommands
+from semel.stores.sqlite.commands import REAP_BATCH, WRITES, SQLiteCommands
 from semel.stores.sqlite.file import DOUBTFUL, NOT_COMMITTED, SQLiteFile, code_of, translated
 from semel.stores.waiting import KeyWatchers
 from semel.stores.workers import WorkerThreads
@@ -56,10 +49,7 @@ IGNORED_SECONDS = 5.0
 
 # What one command alone can be the cause of. Anything else that is raised came from outside, as a signal.
 BAD_ARGUMENTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-ITS_OWN_FAULT = (*BAD_ARGUMENTS, sqlite3.Error, StoreError)
-
-# Writes a command on a cursor, at a time, and returns the reply.
-CursorWork: TypeAlias = Callable[[sqlite3.Cursor, Any, float], Any]
+ITS_OWN_FAULT = (*BAD_ARGUMENTS, sqlite3.Error, errors.StoreError)
 
 _never = SignalSafeEvent()
 
@@ -133,18 +123,11 @@ class Turns:
 class QueuedWrite:
     """A write on its way through a transaction, and its waiter: a thread, or a task of an event loop."""
 
-    __slots__ = (
-        *("alone", "command", "error", "future", "held", "leading"),
-        *("reply", "settled", "thread", "wakeup", "work"),
-    )
+    __slots__ = ("command", "error", "future", "held", "leading", "reply", "settled", "thread", "wakeup")
 
-    def __init__(
-        self, work: CursorWork | None, command: Any, alone: bool, future: "asyncio.Future[None] | None" = None
-    ) -> None:
-        # Without work it stands in the queue for others, or to be alone with the file.
-        self.work, self.command, self.future = work, command, future
-        self.alone = alone
-        """It may be a transaction by itself, without a BEGIN."""
+    def __init__(self, command: Any, future: "asyncio.Future[None] | None" = None) -> None:
+        # Without a command it stands in the queue for others, or to be alone with the file.
+        self.command, self.future = command, future
         self.thread = threading.get_ident()
         self.held, self.wakeup = threading.Lock(), threading.Lock()
         self.wakeup.acquire()
@@ -183,10 +166,7 @@ class Writer:
         refused: Callable[[Any], Refused | None],
         watchers: KeyWatchers,
     ) -> None:
-        self._file = file
-        self._commands = commands
-        self._refused = refused
-        self.watchers = watchers
+        self._file, self._commands, self._refused, self.watchers = file, commands, refused, watchers
         self._closed = False
         self._born: tuple[int, int] | None = None
         self._reset()
@@ -194,7 +174,7 @@ class Writer:
     def _reset(self) -> None:
         self._queue: dict[QueuedWrite, None] = {}
         self._connection: sqlite3.Connection | None = None
-        self._cursor: sqlite3.Cursor | None = None
+        self._cursor: Any = None
         self._committing: list[QueuedWrite] = []
         self._turns = Turns(self._file.path, self._file.timeout)
         self._worker = WorkerThreads(1, "semel-sqlite")
@@ -202,9 +182,9 @@ class Writer:
 
     # Waiting for a reply
 
-    def submit(self, work: CursorWork | None, command: Any, alone: bool = False) -> Any:
+    def submit(self, command: Any) -> Any:
         """Execute a command, and return its reply once it is durable."""
-        job = QueuedWrite(work, command, alone)
+        job = QueuedWrite(command)
         with job.held:
             try:
                 self._queue[job] = None
@@ -219,12 +199,12 @@ class Writer:
                     self._pass_on(torn=job.leading)
         return job.reply if job.error is None else job.result()
 
-    async def asubmit(self, work: CursorWork, command: Any, alone: bool) -> Any:
+    async def asubmit(self, command: Any) -> Any:
         """Execute a task's command by a thread of the store, and return its reply once it is durable."""
         import asyncio
 
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        job = QueuedWrite(work, command, alone, future)
+        job = QueuedWrite(command, future)
         with job.held:
             try:
                 self._queue[job] = None
@@ -244,7 +224,7 @@ class Writer:
                 self._queue.pop(first, None)
             elif first.future is None:
                 if first.thread == job.thread and first.leading:
-                    raise WriteUnderWay
+                    raise errors.WriteUnderWay
                 # The same thread twice is a signal handler, which leads for what it has interrupted.
                 return first.thread == job.thread
         return True
@@ -262,23 +242,23 @@ class Writer:
     def _call_worker(self) -> None:
         try:
             if self._closed:
-                raise StoreClosed("the store was closed")
+                raise errors.StoreClosed("the store was closed")
             if not self._worker.has_work:  # one call that has not begun is enough for all who wait
                 self._worker.do(self._serve)
-        except StoreError as error:
+        except errors.StoreError as error:
             self._refuse(self._waiting(), error)
 
     def _serve(self) -> None:
         """Lead for tasks, or undo what a leader had begun that an exception ended."""
         try:
-            self.submit(None, None)
+            self.submit(None)
         except BaseException as error:  # noqa: BLE001 - there is no caller here to raise it to
-            self._refuse(self._waiting(), StoreUnavailable(f"the store's thread failed: {error!r}"))
+            self._refuse(self._waiting(), errors.StoreUnavailable(f"the store's thread failed: {error!r}"))
 
     def _waiting(self) -> list[QueuedWrite]:
         """Return the next writes to execute, as many as share a transaction."""
-        waiting = [job for job in list(self._queue) if job.work and job.held.locked() and not job.settled]
-        return waiting[:SHARED]
+        queue = list(self._queue)
+        return [job for job in queue if job.command and job.held.locked() and not job.settled][:SHARED]
 
     # One transaction
 
@@ -288,14 +268,19 @@ class Writer:
         batch: list[QueuedWrite] = []
         connection, turns = self._connection, self._turns
         try:
-            is_sure = time.monotonic() < turns.ends and connection is not None
-            if not is_sure or self._committing or connection.in_transaction:  # type: ignore[union-attr]
+            if (
+                self._committing
+                or connection is None
+                or connection.in_transaction
+                or time.monotonic() >= turns.ends
+            ):
                 self._prepare()
-            batch = [job] if job.alone and len(self._queue) == 1 else self._waiting()
-            alone = len(batch) == 1 and batch[0].alone
+            # Alone in the queue it need not look who else waits.
+            batch = [job] if job.command and len(self._queue) == 1 else self._waiting()
+            alone = len(batch) == 1 and type(batch[0].command) in WRITES
             if batch and not (alone and turns.take(self._write_alone, batch[0], self._refused_early)):
                 self._write_together(batch)
-        except (sqlite3.Error, StoreClosed, StoreUnavailable) as error:
+        except (sqlite3.Error, errors.StoreClosed, errors.StoreUnavailable) as error:
             self._undo()
             self._fail(batch or self._waiting(), error)
             batch = []
@@ -310,7 +295,8 @@ class Writer:
 
     def _write_alone(self, job: QueuedWrite) -> bool:
         """Write without a BEGIN, and return whether that was enough."""
-        commands, now = self._commands, self._commands.now()
+        commands = self._commands
+        now = commands.passed() + commands.began
         if commands.due >= REAP_BATCH or now >= commands.noted:
             return False
         self._execute(job, now)
@@ -325,9 +311,10 @@ class Writer:
 
     def _write_together(self, batch: list[QueuedWrite]) -> None:
         """Make several writes, and what is to be done beside them, in one transaction."""
-        cursor: Any = self._cursor
+        cursor = self._cursor
         self._turns.take(cursor.execute, "BEGIN IMMEDIATE")
-        batch[:] = self._waiting()
+        if batch != list(self._queue):
+            batch[:] = self._waiting()
         # Read once, with the write lock held: no transaction decides by an earlier time than the one before
         # it did, and nothing in this one sees another's write come from the future.
         now = self._commands.now()
@@ -341,12 +328,12 @@ class Writer:
     def _execute(self, job: QueuedWrite, now: float) -> None:
         try:
             job.error = None
-            job.reply = job.work(self._cursor, job.command, now)  # type: ignore[misc, arg-type]
-        except WriteUnderWay:  # of a signal handler
+            job.reply = self._commands.ways[type(job.command)](self._cursor, job.command, now)
+        except errors.WriteUnderWay:  # of a signal handler
             raise
         except ITS_OWN_FAULT as error:
             job.error = translated(error, self._file)
-            if isinstance(error, sqlite3.Error) and not isinstance(job.error, UsageError):
+            if isinstance(error, sqlite3.Error) and not isinstance(job.error, errors.UsageError):
                 raise
 
     def _prepare(self) -> None:
@@ -355,12 +342,12 @@ class Writer:
         if self._committing or (connection is not None and connection.in_transaction):
             torn, self._committing = [] if self._undo() else self._committing, []
             left = [job for job in torn if not job.settled]
-            self._refuse(left, StoreOutcomeUnknown("the thread that was writing this was interrupted"))
+            self._refuse(left, errors.StoreOutcomeUnknown("the thread that was writing this was interrupted"))
         if self._closed:
-            raise StoreClosed("the store was closed")
+            raise errors.StoreClosed("the store was closed")
         if self._born not in (None, self._file.identity()):
             # Another process that opened it since has another one, and both would let the same work run.
-            raise StoreUnavailable(
+            raise errors.StoreUnavailable(
                 f"{self._file.path} is not the file that was opened: it was moved away, or replaced. Put it "
                 "back, or restart"
             )
@@ -382,12 +369,10 @@ class Writer:
                         wake_waiters(watchers, job.command, job.reply)
         finally:
             for job in batch:
-                if job is leader:
-                    job.settled = True
-                else:
+                if job is not leader:
                     job.settle()
         self._committing = []
-        leader.leading, leader.settled = False, leader.settled or leader.work is None
+        leader.leading, leader.settled = False, leader in batch or leader.settled or leader.command is None
         if self._closed:
             self._disconnect()
 
@@ -430,7 +415,7 @@ class Writer:
         closed when it is over. Return False then: threads may wait for it, and must not be waited for.
         """
         self._closed = True
-        job = QueuedWrite(None, None, alone=False)
+        job = QueuedWrite(None)
         with job.held:
             try:
                 self._queue[job] = None
@@ -438,11 +423,11 @@ class Writer:
                 self._disconnect()
                 self._turns.close()
                 waited = True
-            except WriteUnderWay:
+            except errors.WriteUnderWay:
                 waited = False
             finally:
                 self._queue.pop(job, None)
-                self._refuse(self._waiting(), StoreClosed("the store was closed"))
+                self._refuse(self._waiting(), errors.StoreClosed("the store was closed"))
                 self._pass_on()
         self._worker.stop(waited)
         return waited
@@ -463,10 +448,10 @@ class Writer:
 
     def pause(self, seconds: float) -> None:
         """Before a fork: wait for the transaction under way and begin none until `resume`."""
-        job = self._paused = QueuedWrite(None, None, alone=False)
+        job = self._paused = QueuedWrite(None)
         job.held.acquire()
         self._queue[job] = None
-        with suppress(WriteUnderWay):  # the fork is a signal handler's
+        with suppress(errors.WriteUnderWay):  # the fork is a signal handler's
             if self._wait_to_lead(job, seconds):
                 self._disconnect()
 
