@@ -48,7 +48,6 @@ from semel.core.commands import Time as TellTime
 from semel.core.lifecycle import Status
 from semel.stores.memory import MemoryStore
 from semel.stores.sqlite import SQLiteStore, writer
-from semel.stores.sqlite import file as files
 from semel.stores.sqlite.file import SQLiteConnection, SQLiteFile
 from semel.stores.sqlite.statements import SQLitePlan, after_prefix
 from semel.tables import COUNTERS, JOURNAL, LEDGER, OWN, Index, Kind, Table
@@ -337,14 +336,14 @@ def test_a_file_of_a_newer_schema_is_refused(path):
 
 
 def test_two_environments_that_open_a_new_file_at_once_do_not_share_it(path, monkeypatch):
-    begin = files.transaction
+    submit = writer.Writer.submit
 
-    def overtaken(connection):
-        monkeypatch.setattr(files, "transaction", begin)
+    def overtaken(self, command):
+        monkeypatch.setattr(writer.Writer, "submit", submit)
         SQLiteStore(path, env="prod").close()
-        return begin(connection)
+        return submit(self, command)
 
-    monkeypatch.setattr(files, "transaction", overtaken)
+    monkeypatch.setattr(writer.Writer, "submit", overtaken)
     with pytest.raises(errors.WrongEnvironment):
         SQLiteStore(path, env="dev")
     SQLiteStore(path, env="prod").close()
@@ -366,20 +365,21 @@ def test_an_index_that_is_missing_is_made_though_no_column_is(path, store, clock
     assert "USING INDEX semel_ledger_subject" in explained(path, Query(LEDGER, "a", index="subject"))
 
 
-def test_the_change_to_wal_is_tried_again_where_two_processes_make_it_at_once(path):
-    class Contested(sqlite3.Connection):
-        refusals = 2
+def test_the_change_to_wal_is_tried_again_where_two_processes_make_it_at_once(path, monkeypatch):
+    refusals = 2
 
+    class Contested(SQLiteConnection):
         def execute(self, sql, *values):
-            if sql == "PRAGMA journal_mode = WAL" and self.refusals:
-                self.refusals -= 1
+            nonlocal refusals
+            if sql == "PRAGMA journal_mode = WAL" and refusals:
+                refusals -= 1
                 raise failure("SQLITE_BUSY")
             return super().execute(sql, *values)
 
-    with closing(sqlite3.connect(path, factory=Contested)) as connection:
-        files._use_wal(connection, 10)
-        assert connection.refusals == 0
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    monkeypatch.setattr(SQLiteFile, "factory", Contested)
+    with closing(SQLiteStore(path)) as store:
+        assert refusals == 0
+        assert store._writer._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def run(code, *args):
@@ -1619,7 +1619,7 @@ def test_closing_waits_for_the_transaction_under_way_and_refuses_the_next(path, 
         follower = threads.submit(store.execute, mark("follower"))
         until(lambda: queued(store) == 1)
         closer = threads.submit(store.close)
-        until(lambda: store._writer._closed)
+        until(lambda: store._writer.closed)
         assert not closer.done()
         clock.gate.set()
         assert type(leader.result()) is Applied

@@ -1,41 +1,15 @@
 """The store in memory: the reference implementation of every command."""
 
-import functools
 import heapq
 import operator
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
+from semel.core import commands
 from semel.core.clock import Clock
-from semel.core.commands import (
-    Add,
-    Applied,
-    Batch,
-    Cancelled,
-    Delete,
-    Found,
-    Get,
-    Item,
-    Many,
-    Page,
-    Put,
-    Query,
-    Refused,
-    Sort,
-    Stored,
-    Time,
-    Transact,
-    Update,
-    Watch,
-    Write,
-    alive,
-    allowed,
-    cursor,
-    ordering,
-    outcome,
-    place_of,
-)
+from semel.core.commands import Applied, Found, Item, Refused, Sort, Write, alive, allowed, outcome
 from semel.core.drive import Glance
 from semel.core.runtime import masked
 from semel.core.threads import SignalSafeLock
@@ -81,13 +55,13 @@ class MemoryStore:
         self._due: list[float] = [float("inf")]
         self._watchers = KeyWatchers(self._clock)
         self._answers: dict[type, Callable[[Any], Any]] = {
-            Get: self._look,
-            **dict.fromkeys((Put, Update, Add, Delete), self._write),
-            Query: self._query,
-            Transact: self._transact,
-            Batch: self._batch,
-            Watch: self._watch,
-            Time: self._time,
+            commands.Get: self._look,
+            **dict.fromkeys(get_args(Write), self._write),
+            commands.Query: self._query,
+            commands.Transact: self._transact,
+            commands.Batch: self._batch,
+            commands.Watch: self._watch,
+            commands.Time: self._time,
         }
 
     @classmethod
@@ -102,12 +76,12 @@ class MemoryStore:
 
     at_once = execute
 
-    async def aexecute(self, command: Stored) -> Any:
-        if not isinstance(command, Watch):
+    async def aexecute(self, command: commands.Stored) -> Any:
+        if not isinstance(command, commands.Watch):
             return self.execute(command)
 
         async def look() -> Found:
-            found: Found = self.execute(Get(command.table, command.key, command.sort))
+            found: Found = self.execute(commands.Get(command.table, command.key, command.sort))
             return found
 
         return await self._watchers.awatch(place_named(command), command.seconds, look)
@@ -142,11 +116,12 @@ class MemoryStore:
         )
 
     def close(self) -> None:
-        """Forget everything."""
         with self._lock:
             self._answers = dict.fromkeys(self._answers, _refuse)
-            for items in (*self._tables.values(), self._partitions, self._buckets):
+            for items in self._tables.values():
                 items.clear()
+            self._partitions.clear()
+            self._buckets.clear()
 
     def __len__(self) -> int:
         return sum(map(len, self._tables.values()))
@@ -154,15 +129,15 @@ class MemoryStore:
     def _table(self, table: Table) -> dict[ItemKey, Item]:
         return self._tables.setdefault(table.name, {})
 
-    def _time(self, _command: Time) -> Found:
+    def _time(self, _command: commands.Time) -> Found:
         return Found(self._now(), None)
 
-    def _look(self, command: Get | Watch) -> Found:
+    def _look(self, command: commands.Get | commands.Watch) -> Found:
         # Without a global lock in Python, another thread may be in the midst of a transaction.
         with self._lock:
             return Found(self._now(), self._table(command.table).get(_spot(command)))
 
-    def _watch(self, command: Watch) -> Found:
+    def _watch(self, command: commands.Watch) -> Found:
         return self._watchers.watch(place_named(command), command.seconds, lambda: self._look(command))
 
     def _write(self, command: Any) -> Applied | Refused:
@@ -187,12 +162,12 @@ class MemoryStore:
                 self._sweep(now)
         if self._watchers.watches or self._watchers.async_watches:
             self._watchers.notify(place_named(command))
-        return Applied(now, after if type(command) is Add else None)
+        return Applied(now, after if type(command) is commands.Add else None)
 
-    def _batch(self, command: Batch) -> Many:
-        return Many(tuple(self._write(write) for write in command.writes))
+    def _batch(self, command: commands.Batch) -> commands.Many:
+        return commands.Many(tuple(self._write(write) for write in command.writes))
 
-    def _transact(self, command: Transact) -> Applied | Cancelled:
+    def _transact(self, command: commands.Transact) -> Applied | commands.Cancelled:
         if self._owned():
             raise WriteUnderWay
         with self._lock:
@@ -200,12 +175,12 @@ class MemoryStore:
             found = [(write, self._table(write.table).get(_spot(write))) for write in command.writes]
             refusals = tuple(None if allowed(write, item) else Refused(now, item) for write, item in found)
             if any(refusals):
-                return Cancelled(now, refusals)
+                return commands.Cancelled(now, refusals)
             steps = [self._step(write, item, now) for write, item in found]
             # All of them in one call of C, where no signal comes in between.
             deque(map(operator.call, steps), maxlen=0)
             for write in command.writes:
-                if type(write) is Delete:
+                if type(write) is commands.Delete:
                     self._remove(write.table, _spot(write))
             if self._due[0] <= now:
                 self._sweep(now)
@@ -218,10 +193,10 @@ class MemoryStore:
         spot, items = _spot(command), self._table(command.table)
         after = outcome(command, item, now)
         if after is None:
-            return functools.partial(items.pop, spot, None)
+            return partial(items.pop, spot, None)
         if item is None:
             self._announce(command.table, spot, after)
-        return functools.partial(items.__setitem__, spot, after)
+        return partial(items.__setitem__, spot, after)
 
     def _announce(self, table: Table, spot: ItemKey, item: Item) -> None:
         """What helps to find or to remove an item that is about to be there."""
@@ -256,25 +231,25 @@ class MemoryStore:
             self._buckets.pop(bucket, None)
             heapq.heappop(self._due)
 
-    def _query(self, command: Query) -> Page:
+    def _query(self, command: commands.Query) -> commands.Page:
         now = self._now()
         table, index = command.table, command.table.index(command.index)
-        order = ordering(table, index)
+        order = commands.ordering(table, index)
 
         def place(item: Item) -> list[Any]:
             return [item[name] for name in order]
 
         rows = [item for item in self._among(command) if _asked_for(command, index or table, item, now)]
         if command.after is not None:
-            start = place_of(table, command.after, index)
+            start = commands.place_of(table, command.after, index)
             beyond = operator.lt if command.reverse else operator.gt
             rows = [item for item in rows if beyond(place(item), start)]
         rows.sort(key=place, reverse=command.reverse)
         page = rows[: command.limit]
-        return Page(now, tuple(page), cursor(table, page[-1], index) if len(rows) > len(page) else None)
+        after = commands.cursor(table, page[-1], index) if len(rows) > len(page) else None
+        return commands.Page(now, tuple(page), after)
 
-    def _among(self, command: Query) -> list[Item]:
-        """The items that a query can find."""
+    def _among(self, command: commands.Query) -> list[Item]:
         table = command.table
         key: Any = command.key
         with self._lock:
@@ -285,7 +260,7 @@ class MemoryStore:
             return [items[spot] for spot in spots if spot in items]
 
 
-def _spot(command: Get | Watch | Write) -> ItemKey:
+def _spot(command: commands.Get | commands.Watch | Write) -> ItemKey:
     return command.key if command.table.sort is None else (command.key, command.sort)
 
 
@@ -293,7 +268,7 @@ def _refuse(_: Any) -> Any:
     raise StoreClosed("the store was closed")
 
 
-def _asked_for(command: Query, by: Table | Index, item: Item, now: float) -> bool:
+def _asked_for(command: commands.Query, by: Table | Index, item: Item, now: float) -> bool:
     place = None if by.sort is None else item.get(by.sort)
     return (
         alive(command.table, item, now) is not None

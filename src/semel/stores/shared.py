@@ -31,7 +31,6 @@ class Plans(Generic[P]):
         self._by_name: dict[str, tuple[Table, P]] = {}
 
     def of(self, table: Table) -> P:
-        """The plan of a table."""
         known = self._by_name.get(table.name)
         if known is None:
             known = self._by_name.setdefault(table.name, (table, self._make(table)))
@@ -61,27 +60,20 @@ def place_named(command: Get | Watch | Write) -> ItemId:
     return command.table.name, command.key, command.sort
 
 
+def _parts(command: Any) -> tuple[Any, ...]:
+    return command.writes if type(command) in (Transact, Batch) else (command,)
+
+
 def tables_of(command: Any) -> Iterable[Table]:
     """The tables that a command is about."""
-    if type(command) in (Transact, Batch):
-        return {write.table.name: write.table for write in command.writes}.values()
-    return (command.table,)
-
-
-def made(command: Any, reply: Any) -> Iterable[Write]:
-    """The writes of a command that were made."""
-    if type(command) is Batch:
-        pairs = zip(command.writes, reply.replies, strict=True)
-        return [write for write, each in pairs if type(each) is Applied]
-    if type(reply) is not Applied:
-        return ()
-    written: Iterable[Write] = command.writes if type(command) is Transact else (command,)
-    return written
+    return {each.table.name: each.table for each in _parts(command)}.values()
 
 
 def wake(watchers: KeyWatchers, command: Any, reply: Any) -> None:
     """Wake whoever waits in this process for what was written."""
-    if not (watchers.watches or watchers.async_watches):
-        return
-    for write in made(command, reply):
-        watchers.notify(place_named(write))
+    if watchers.watches or watchers.async_watches:
+        writes = _parts(command)
+        replies = reply.replies if type(command) is Batch else [reply] * len(writes)
+        for write, each in zip(writes, replies, strict=True):
+            if type(each) is Applied:
+                watchers.notify(place_named(write))

@@ -3,7 +3,8 @@
 import random
 import threading
 from collections.abc import Awaitable, Callable, Hashable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,38 +18,19 @@ if TYPE_CHECKING:
 
 # A shorter wait is the end of a longer one, and is to end it.
 WORTH_SPREADING = 0.05
+# Numbers of its own: those of the module are the application's, which may have seeded them.
+_jitter = random.Random()
 
 
 class SharedWatch:
-    """Several threads that wait for one key: the first looks, the others get what it saw."""
+    """Several threads, or tasks of one event loop, that wait for one key: the first looks for all."""
 
-    def __init__(self) -> None:
-        self.leading: threading.Lock = threading.Lock()
-        """Held by the `with` block of the one that looks, which may be torn away."""
-        self.changed: SignalSafeEvent = SignalSafeEvent()
-        self.done: SignalSafeEvent = SignalSafeEvent()
+    def __init__(self, changed: Any, done: Any) -> None:
+        self.changed, self.done = changed, done
+        # Held by the `with` block of the thread that looks, which may be torn away.
+        self.leading = threading.Lock()
         self.seen: Found | None = None
         self.waiters = 1
-
-
-class AsyncSharedWatch:
-    """Several tasks of one event loop that wait for one key: the first looks, the others get what it saw."""
-
-    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
-        import asyncio
-
-        self.loop = loop
-        self.changed: asyncio.Event = asyncio.Event()
-        self.done: asyncio.Event = asyncio.Event()
-        self.seen: Found | None = None
-        self.waiters = 1
-
-    def notify(self) -> None:
-        """Wake them, from whichever thread."""
-        try:
-            self.loop.call_soon_threadsafe(self.changed.set)
-        except RuntimeError:  # the loop was closed, and its waiters with it
-            return
 
 
 class KeyWatchers:
@@ -58,27 +40,25 @@ class KeyWatchers:
         self._clock = clock
         self._lock = SignalSafeLock()
         self.watches: dict[Hashable, SharedWatch] = {}
-        self.async_watches: dict[tuple[Hashable, int], AsyncSharedWatch] = {}
-        self._jitter = random.Random()
+        self.async_watches: dict[tuple[Hashable, asyncio.AbstractEventLoop], SharedWatch] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
-        watches: list[SharedWatch | AsyncSharedWatch] = [*self.watches.values(), *self.async_watches.values()]
-        return sum(shared.waiters for shared in watches)
+        return sum(shared.waiters for shared in (*self.watches.values(), *self.async_watches.values()))
 
     def notify(self, place: Hashable) -> None:
         """Wake whoever waits for this place; costs next to nothing when nobody waits at all."""
         if self.watches and (shared := self.watches.get(place)):
             shared.changed.set()
         if self.async_watches:
-            for (waited_for, _), waiting in list(self.async_watches.items()):
+            for (waited_for, loop), waiting in list(self.async_watches.items()):
                 if waited_for == place:
-                    waiting.notify()
+                    with suppress(RuntimeError):  # the loop was closed, and its waiters with it
+                        loop.call_soon_threadsafe(waiting.changed.set)
 
     def watch(self, place: Hashable, seconds: float, look: Callable[[], Found]) -> Found:
         """Wait for a signal or the time, then look; or take what another waiter saw."""
         began = self._clock.monotonic()
-        mine = SharedWatch()
+        mine = SharedWatch(SignalSafeEvent(), SignalSafeEvent())
         with mine.leading:
             shared = self._joined(place, mine)
             if shared is not mine:
@@ -116,12 +96,12 @@ class KeyWatchers:
         # A loop runs one task at a time, so no lock is needed.
         began = self._clock.monotonic()
         loop = asyncio.get_running_loop()
-        name = (place, id(loop))
+        name = (place, loop)
         if shared := self.async_watches.get(name):
             shared.waiters += 1
             await self._clock.wait_async(shared.done, seconds)
             return self._timed(shared.seen or await look(), began)
-        shared = self.async_watches[name] = AsyncSharedWatch(loop)
+        shared = self.async_watches[name] = SharedWatch(asyncio.Event(), asyncio.Event())
         try:
             await self._clock.wait_async(shared.changed, self._spread(seconds))
             self.async_watches.pop(name, None)
@@ -134,7 +114,7 @@ class KeyWatchers:
 
     def _spread(self, seconds: float) -> float:
         """Somewhat less than asked, so that waiters of many processes do not all look at once."""
-        return seconds if seconds < WORTH_SPREADING else seconds * self._jitter.uniform(0.7, 1.0)
+        return seconds if seconds < WORTH_SPREADING else seconds * _jitter.uniform(0.7, 1.0)
 
     def _timed(self, found: Found, began: float) -> Found:
         return msgspec.structs.replace(found, waited=self._clock.monotonic() - began)

@@ -7,6 +7,7 @@ would wait for ever. A `SimpleQueue` has none.
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -29,7 +30,6 @@ class WorkerThreads:
 
     @property
     def has_work(self) -> bool:
-        """Whether something is to be done that has not begun."""
         return not self._work.empty()
 
     def do(self, work: Callable[[], None]) -> None:
@@ -45,25 +45,24 @@ class WorkerThreads:
 
     def map(self, function: Callable[[T], R], given: Sequence[T]) -> list[R]:
         """What a function makes of each, side by side; the first error, where one raises it."""
-        done: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
+        done: SimpleQueue[BaseException | None] = SimpleQueue()
+        results: list[Any] = [None] * len(given)
 
         def work(place: int) -> None:
             try:
-                done.put((place, function(given[place]), None))
+                results[place] = function(given[place])
+                done.put(None)
             except BaseException as error:  # noqa: BLE001 - it is raised to whoever asked
-                done.put((place, None, error))
+                done.put(error)
 
         for place in range(len(given)):
-            self.do(lambda place=place: work(place))  # type: ignore[misc]
-        results: list[Any] = [None] * len(given)
+            self.do(partial(work, place))
         for _ in given:
-            place, results[place], error = done.get()
-            if error is not None:
+            if (error := done.get()) is not None:
                 raise error
         return results
 
     def stop(self, wait: bool = True) -> None:
-        """End when all is done."""
         self._stopped = True
         threads = list(self._threads)
         for _ in threads:

@@ -4,29 +4,10 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from semel.core.commands import (
-    Add,
-    Applied,
-    Batch,
-    Cancelled,
-    Delete,
-    Found,
-    Get,
-    Many,
-    Page,
-    Put,
-    Query,
-    Refused,
-    Stored,
-    Time,
-    Transact,
-    Update,
-    Watch,
-    Write,
-)
-from semel.core.commands import cursor as next_page
+from semel.core import commands
+from semel.core.commands import Add, Applied, Batch, Found, Get, Page, Query, Refused, Stored, Transact, Write
 from semel.errors import StoreUnavailable, UsageError
 from semel.stores.shared import tables_of
 from semel.stores.sqlite.file import BUSY, DRIVER_ERRORS, SQLiteFile, check_index, code_of, translated
@@ -41,7 +22,7 @@ if TYPE_CHECKING:
 REAPED_PER_WRITE = 2
 REAP_BATCH = 64
 
-WRITES = frozenset({Put, Update, Delete, Add})
+WRITES = frozenset(get_args(Write))
 
 
 class Chore(NamedTuple):
@@ -56,10 +37,10 @@ class SQLiteCommands:
     Where nothing is written, a cursor may be all of the store's readers.
     """
 
-    def __init__(self, passed: Callable[[], float], began: float, noted: float) -> None:
+    def __init__(self, passed: Callable[[], float]) -> None:
         # Writes add the two by themselves, as a call would take longer.
-        self.passed, self.began = passed, began
-        self.noted = noted
+        self.passed, self.began = passed, 0.0
+        self.noted = float("inf")
         """The time noted in the file, which is the end of a second; endless if it has no time of its own."""
         self.plans: dict[str, SQLitePlan] = {}
         self.due = 0
@@ -88,7 +69,7 @@ class SQLiteCommands:
         items = tuple(map(plan.item, rows[: command.limit]))
         index = command.table.index(command.index)
         more = len(rows) > len(items)
-        return Page(now, items, next_page(command.table, items[-1], index) if more else None)
+        return Page(now, items, commands.cursor(command.table, items[-1], index) if more else None)
 
     def write(self, cursor: sqlite3.Cursor, command: Write, now: float) -> Applied | Refused:
         """Write by one statement; only if that is refused, read what is there."""
@@ -118,11 +99,10 @@ class SQLiteCommands:
             raise
         cursor.execute("RELEASE together")
         if type(command) is Batch:
-            return Many(replies)
-        return Cancelled(now, refusals) if any(refusals) else Applied(now)
+            return commands.Many(replies)
+        return commands.Cancelled(now, refusals) if any(refusals) else Applied(now)
 
     def reap(self, cursor: sqlite3.Cursor, limit: int, now: float) -> int:
-        """Remove up to a number of expired rows, and return how many there were."""
         reaped = 0
         for plan in list(self.plans.values()):
             reaped += cursor.execute(plan.reap, (now, limit - reaped)).rowcount
@@ -149,18 +129,30 @@ class SQLiteWithin:
     def __init__(
         self,
         connection: sqlite3.Connection,
-        commands: SQLiteCommands,
+        executor: SQLiteCommands,
         learn: Callable[[Table], Any],
         file: SQLiteFile,
     ) -> None:
         self.overflow: Overflow | None = None
-        self._connection, self._commands, self._learn, self._file = connection, commands, learn, file
+        self._connection, self._commands, self._learn, self._file = connection, executor, learn, file
         with self._translating():
             self._check_file()
 
     def execute(self, command: Stored) -> Any:
+        if isinstance(command, commands.Watch):
+            raise UsageError("nothing can change while your transaction is open: wait before you begin it")
         with self._translating():
-            return self._execute(command)
+            if not self._connection.in_transaction:
+                raise UsageError(
+                    "no transaction is open on this connection: begin one, as with "
+                    "connection.execute('BEGIN IMMEDIATE'), and end it yourself"
+                )
+            if isinstance(command, commands.Time):
+                return Found(self._commands.now(), None)
+            for table in tables_of(command):
+                self._learn(table)
+            with _plainly(self._connection) as cursor:
+                return self._on(cursor, command)
 
     at_once = execute
 
@@ -171,28 +163,16 @@ class SQLiteWithin:
     def close(self) -> None:
         """Nothing: the connection is the caller's."""
 
-    def _execute(self, command: Stored) -> Any:
-        if isinstance(command, Watch):
-            raise UsageError("nothing can change while your transaction is open: wait before you begin it")
-        if not self._connection.in_transaction:
-            raise UsageError(
-                "no transaction is open on this connection: begin one, as with "
-                "connection.execute('BEGIN IMMEDIATE'), and end it yourself"
-            )
-        if isinstance(command, Time):
-            return Found(self._commands.now(), None)
-        for table in tables_of(command):
-            self._learn(table)
-        reads, way = type(command) in (Get, Query), self._commands.ways[type(command)]
-        with _plainly(self._connection) as cursor:
-            if not reads:
-                cursor.execute(queries()["lock"])
-            # Read with the lock held: no writer decides by an earlier time than the one before it.
-            now = self._commands.now()
-            reply = way(cursor, command, now)
-            if not reads:
-                self._commands.do_chores(cursor, now)
-            return reply
+    def _on(self, cursor: sqlite3.Cursor, command: Any) -> Any:
+        way = self._commands.ways[type(command)]
+        if type(command) in (Get, Query):
+            return way(cursor, command, self._commands.now())
+        cursor.execute(queries()["lock"])
+        # Read with the lock held: no writer decides by an earlier time than the one before it.
+        now = self._commands.now()
+        reply = way(cursor, command, now)
+        self._commands.do_chores(cursor, now)
+        return reply
 
     def _check_file(self) -> None:
         """Another name of the same file will not do: SQLite would keep another log for it."""

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -76,9 +76,8 @@ class SQLiteFile(msgspec.Struct, frozen=True):
         synchronous = options.pop("synchronous", "full")
         timeout = timeout_of(options.pop("timeout", None))
         if options or synchronous not in ("full", "normal"):
-            raise errors.InvalidOption(
-                f"{masked(url)!r}: the options are synchronous=full, synchronous=normal and timeout=10"
-            )
+            known = "synchronous=full, synchronous=normal and timeout=10"
+            raise errors.InvalidOption(f"{masked(url)!r}: the options are {known}")
         return cls(str(Path(name).absolute()), synchronous, timeout)
 
     def make(self) -> None:
@@ -96,21 +95,22 @@ class SQLiteFile(msgspec.Struct, frozen=True):
 
     def identity(self) -> tuple[int, int] | None:
         """Return which file stands there now; None where there is none."""
-        with suppress(OSError):
+        try:
             found = os.stat(self.path)  # noqa: PTH116 - before many writes, and Path takes three times as long
             return found.st_dev, found.st_ino
-        return None
+        except OSError:
+            return None
 
     def room(self) -> int:
         return shutil.disk_usage(Path(self.path).parent).free
 
     def reader(self) -> sqlite3.Connection:
-        """Open a connection that only reads."""
         return self._connect("query_only = 1")
 
     def writer(self) -> sqlite3.Connection:
-        """Open a connection that writes."""
         return self._connect(
+            # In it readers and a writer do not wait for each other. Of two who change to it one tries again.
+            "journal_mode = WAL",
             f"synchronous = {self.synchronous}",
             f"journal_size_limit = {LOG_BYTES}",
             # What is deleted is gone from the file too; only some builds of SQLite see to that by themselves.
@@ -121,11 +121,7 @@ class SQLiteFile(msgspec.Struct, frozen=True):
 
     def _connect(self, *settings: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path,
-            timeout=self.timeout,
-            isolation_level=None,
-            check_same_thread=False,
-            factory=self.factory,
+            self.path, self.timeout, isolation_level=None, check_same_thread=False, factory=self.factory
         )
         try:
             for setting in settings:
@@ -144,8 +140,7 @@ LOCKED = (
 )
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 ADVICE = {
-    sqlite3.SQLITE_BUSY: LOCKED,
-    sqlite3.SQLITE_LOCKED: LOCKED,
+    **dict.fromkeys(BUSY, LOCKED),
     sqlite3.SQLITE_FULL: "there is no room left on its disk",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: see to the folder and its permissions",
     sqlite3.SQLITE_READONLY: "it may not be written: see to the permissions of the file and its folder",
@@ -277,7 +272,6 @@ class ReaderPool:
             threading.Event().wait(0.001)
 
     def resume(self) -> None:
-        """After a fork, in the parent."""
         self._kept = 0 if self._closed else KEPT
         self._opening.release()
 
@@ -286,8 +280,6 @@ class ReaderPool:
 
 # The version of the schema that this release writes.
 SCHEMA = 1
-# How long after a refusal the change to WAL is tried again: SQLite gives up at once where two change it.
-WAL_RETRY_SECONDS = 0.01
 
 
 def lay_out(execute: Execute, plan: SQLitePlan) -> None:
@@ -338,29 +330,42 @@ def choose(execute: Execute, chosen: Iterable[str], dropped: Iterable[str]) -> I
             yield f"{'made' if wanted else 'dropped'} index {title}"
 
 
-def prepare(
-    connection: sqlite3.Connection, env: str, plans: Iterable[SQLitePlan], timeout: float = ANSWER_SECONDS
-) -> None:
-    """Make what a new file lacks, though others may be doing so at the same time.
+# What tells how many seconds have passed, when they began, and the time that is noted in the file.
+FileTime: TypeAlias = tuple[Callable[[], float], float, float]
 
-    Refuse a file that is not for `env`.
+
+def time_of(execute: Execute, env: str, plans: Iterable[SQLitePlan], clock: Clock) -> FileTime | None:
+    """Return the time of a file; None where something is still to be made in it.
+
+    Where the clock is imposed, or there is no better one, the file need never know the time. Refuse a file of
+    another environment.
     """
-    _use_wal(connection, timeout)
-    execute = connection.execute
-    if _stamped(execute, env) and all(complete(execute, plan) for plan in plans):
-        return
-    with transaction(connection):
-        # Another process may have been faster: look again, now that no other one can be.
-        if not _stamped(execute, env):
-            execute(queries()["create_meta"])
-            stamp = [("schema", SCHEMA), ("environment", env)]
-            connection.executemany("REPLACE INTO semel_meta VALUES (?, ?)", stamp)
-        for plan in plans:
-            lay_out(execute, plan)
+    meta, start = meta_of(execute), _start(clock)
+    if not (_is_stamped(meta, env) and all(complete(execute, plan) for plan in plans)):
+        return None
+    if start is None:
+        return clock.now, 0.0, float("inf")
+    return (since_boot, meta[start], 0.0) if start in meta else None
 
 
-def _stamped(execute: Execute, env: str) -> bool:
-    meta = meta_of(execute)
+def prepare(execute: Execute, env: str, plans: Iterable[SQLitePlan], clock: Clock) -> FileTime | None:
+    """Make what a file lacks, in a transaction, and return its time."""
+    # Another process may have been faster: look again, now that no other one can be.
+    meta, start = meta_of(execute), _start(clock)
+    if not _is_stamped(meta, env):
+        execute(queries()["create_meta"])
+        execute("REPLACE INTO semel_meta VALUES ('schema', ?), ('environment', ?)", (SCHEMA, env))
+    for plan in plans:
+        lay_out(execute, plan)
+    if start is not None and start not in meta:
+        # The first to open the file since the machine started decides.
+        started = max(clock.now(), meta.get("written until", 0.0)) - since_boot()
+        execute("DELETE FROM semel_meta WHERE name LIKE 'started %'")
+        execute("INSERT INTO semel_meta VALUES (?, ?)", (start, started))
+    return time_of(execute, env, plans, clock)
+
+
+def _is_stamped(meta: dict[str, Any], env: str) -> bool:
     schema, stamped = meta.get("schema", 0), meta.get("environment")
     if schema > SCHEMA:
         raise errors.SchemaTooNew(schema, SCHEMA)
@@ -373,33 +378,6 @@ def meta_of(execute: Execute) -> dict[str, Any]:
     """Read what the file says of itself: its schema, its environment, and its time."""
     there = "semel_meta" in names_in(execute)
     return dict(execute("SELECT name, value FROM semel_meta")) if there else {}
-
-
-def _use_wal(connection: sqlite3.Connection, timeout: float) -> None:
-    """Turn the file to write-ahead logging, in which readers and a writer do not wait for each other."""
-    if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
-        return
-    end = time.monotonic() + timeout
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            return
-        except sqlite3.OperationalError as error:
-            if code_of(error) != sqlite3.SQLITE_BUSY or time.monotonic() > end:
-                raise
-            threading.Event().wait(WAL_RETRY_SECONDS)
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
 
 
 # The time
@@ -418,19 +396,7 @@ def this_boot() -> str | None:
         return None
 
 
-def file_time(execute: Execute, clock: Clock) -> tuple[Callable[[], float], float, float]:
-    """Return what tells the seconds passed, when they began, and the time that is noted in the file.
-
-    Where the clock is imposed, or there is no better one, the file need never know the time.
-    """
-    boot = this_boot()
-    if clock.imposed() is not None or boot is None:
-        return clock.now, 0.0, float("inf")
-    name = f"started {boot}"
-    if name not in (meta := meta_of(execute)):
-        started = max(clock.now(), meta.get("written until", 0.0)) - since_boot()
-        # The first to open the file since the machine started decides.
-        execute("INSERT INTO semel_meta VALUES (?, ?) ON CONFLICT DO NOTHING", (name, started))
-        execute("DELETE FROM semel_meta WHERE name LIKE 'started %' AND name <> ?", (name,))
-        meta = meta_of(execute)
-    return since_boot, float(meta[name]), 0.0
+def _start(clock: Clock) -> str | None:
+    """Return the name by which a file knows when the machine started."""
+    boot = this_boot() if clock.imposed() is None else None
+    return boot and f"started {boot}"

@@ -19,20 +19,20 @@ REPLACE INTO {table} ({columns}) VALUES ({values})
 
 -- name: update
 -- Change an item that is still as it was read, such as a completion; or replace all of it.
-UPDATE {table} SET {set} WHERE {key_is}{expected}
+UPDATE {table} SET {set} WHERE {key_is}{where}
 
 -- name: delete
 -- Remove an item that is still as it was read.
-DELETE FROM {table} WHERE {key_is}{expected}
+DELETE FROM {table} WHERE {key_is}{where}
 
 -- name: add
 -- Add to a number up to a cap, or make the item.
 INSERT INTO {table} ({columns}) VALUES ({values})
-ON CONFLICT ({key}) DO UPDATE SET {set} {cap} RETURNING {all}
+ON CONFLICT ({key}) DO UPDATE SET {set} {where} RETURNING {all}
 
 -- name: add_to_existing
 -- Add to a number of an item that has to be there.
-UPDATE {table} SET {set} WHERE {key_is} {cap} RETURNING {all}
+UPDATE {table} SET {set} WHERE {key_is} {where} RETURNING {all}
 
 -- name: page
 -- A page of items, and one more if another page follows.

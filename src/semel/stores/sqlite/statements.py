@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from semel.core.commands import ABSENT, ANY, Add, After, Delete, Item, Put, Query, Write, ordering, place_of
+from semel.core.commands import ABSENT, ANY, Add, After, Delete, Item, Put, Query, ordering, place_of
 from semel.errors import UsageError
 from semel.stores.sql import PREFIX, UNUSUAL, USUAL, check, lacks, listed, literal, quoted
 from semel.tables import FOREVER, Index, Kind, Table
@@ -46,17 +46,17 @@ def queries() -> dict[str, str]:
 
 
 class WriteShape(NamedTuple):
-    """What is known of all writes that name the same attributes, with values of the same types."""
+    """What is known of all writes that name the same attributes, with values of the same types.
+
+    After the statement: what picks its parameters out of the values, and the places of values that count from
+    the store's now, that might be NaN, and that are written as JSON.
+    """
 
     sql: str
     parameters: Callable[[list[Any]], Row]
-    """Picks the parameters of the statement out of the values."""
     moments: tuple[int, ...]
-    """The values that count from the store's now."""
     numbers: tuple[int, ...]
-    """The values that might be NaN."""
     packed: tuple[tuple[int, Callable[[Any], Any]], ...]
-    """The values that are written as JSON."""
 
 
 class SQLitePlan:
@@ -80,11 +80,9 @@ class SQLitePlan:
         self.reap: str = self.sql("reap")
 
     def sql(self, query: str, **names: Any) -> str:
-        """Build a statement of this table."""
         return queries()[query].format_map(self._names | names)
 
     def place(self, command: Any) -> Row:
-        """Return the parameters that name an item."""
         return (command.key,) if self.table.sort is None else (command.key, command.sort)
 
     def item(self, row: Row) -> Item:
@@ -108,9 +106,11 @@ class SQLitePlan:
             item = command.item if kind is Put else NOTHING if kind is Delete else command.set
             expect = command.expect
             if expect is ABSENT or expect is ANY:
-                kind, expect = expect, NOTHING
-        values = [*item.values(), *expect.values(), FOREVER, command.sort, command.key]
+                # As texts: to find a member of an enumeration in a dict calls Python.
+                kind, expect = "absent" if expect is ABSENT else "any", NOTHING
+        values = [*item.values(), *expect.values()]
         form = (kind, len(item), *item, *expect, *map(type, values))
+        values += FOREVER, command.sort, command.key
         shape = self._shapes.get(form)
         if shape is None:
             shape = self._shapes[form] = self._learn(command, item, expect, values)
@@ -123,61 +123,56 @@ class SQLitePlan:
             values[place] = pack(values[place])
         return shape.sql, shape.parameters(values)
 
-    def _learn(self, command: Write, item: Item, expect: Item, values: list[Any]) -> WriteShape:
-        """Check a shape, and build its statement: at first `?3` in it is the third of the values."""
-        table, kinds = self.table, self.kinds
+    def _learn(self, command: Any, item: Item, expect: Item, values: list[Any]) -> WriteShape:
+        """Check a shape, and build its statement: at first `?3` in it is the value at place 3."""
+        table, kinds, adds = self.table, self.kinds, isinstance(command, Add)
         check(table.name, kinds, item)
-        check(table.name, kinds, {command.attribute: command.by} if isinstance(command, Add) else expect)
-        marks = [f"?{number}" for number in range(1, len(values) + 1)]
-        places = {name: mark for name, mark in zip(item, marks, strict=False) if name not in table.key}
-        ends = isinstance(command, Put) or (isinstance(command, Add) and not self._needs_item(command))
-        if item.get(table.expires) is None and (ends or table.expires in item):
-            if not table.forever:
-                raise lacks(table, table.expires)
-            places[table.expires] = marks[-3]
-        key = dict(zip(table.key, (marks[-1], marks[-2]), strict=False))
-        expected = dict(zip(expect, marks[len(item) :], strict=False))
+        check(table.name, kinds, {command.attribute: command.by} if adds else expect)
         given = [(place, each) for place, each in enumerate(values) if each is not None]
         packs = [PACK.get(kinds.get(name, Kind.NUMBER)) for name in (*item, *expect)]
-        sql = self._statement(command, key, places, expected, values)
-        order = [int(number) - 1 for number in re.findall(r"\?(\d+)", sql)]
+        sql = self._statement(command, item, expect, {place for place, _ in given})
+        order = [int(number) for number in re.findall(r"\?(\d+)", sql)]
         return WriteShape(
             re.sub(r"\?\d+", "?", sql),
             itemgetter(*order) if len(order) > 1 else lambda values: (values[-1],),  # a key alone
             tuple(place for place, each in given if type(each) is After),
-            tuple(place for place, each in given if type(each) is float),
+            tuple(place for place, each in given if type(each) is float and place < len(packs)),
             tuple((place, pack) for place, pack in enumerate(packs) if pack and values[place] is not None),
         )
 
-    def _statement(
-        self,
-        command: Any,
-        key: dict[str, str],
-        places: dict[str, str],
-        expected: dict[str, str],
-        values: list[Any],
-    ) -> str:
+    def _statement(self, command: Any, item: Item, expect: Item, given: set[int]) -> str:
+        table, adds = self.table, isinstance(command, Add)
+        *marks, forever, sort, partition = [f"?{place}" for place in range(len(item) + len(expect) + 3)]
+        key = dict(zip(table.key, (partition, sort), strict=False))
+        places = {name: mark for name, mark in zip(item, marks, strict=False) if name not in key}
+        expected = dict(zip(expect, marks[len(item) :], strict=True))
+        ends = not self._needs_item(command) if adds else isinstance(command, Put)
+        if item.get(table.expires) is None and (ends or table.expires in item):
+            if not table.forever:
+                raise lacks(table, table.expires)
+            places[table.expires] = forever
         # What has no value is not named in a new row: half of a claim's columns, and SQLite's time with them.
-        into = key | {name: mark for name, mark in places.items() if values[int(mark[1:]) - 1] is not None}
-        names = {"key_is": _joined(key), "expected": "", "cap": ""}
-        if isinstance(command, Add):
+        into = key | {name: mark for name, mark in places.items() if int(mark[1:]) in given}
+        changes, where = places, ""
+        if adds:
+            query = "add" if ends else "add_to_existing"
             total = f"coalesce({self.name}.{quoted(command.attribute)}, 0) + {expected['by']}"
             # An item that exists keeps its end.
-            changes = {name: mark for name, mark in places.items() if name != self.table.expires}
+            changes = {name: mark for name, mark in places.items() if name != table.expires}
             changes[command.attribute], into[command.attribute] = total, expected["by"]
-            query = "add_to_existing" if self._needs_item(command) else "add"
             if command.cap is not None:
-                names["cap"] = f"{'AND' if query != 'add' else 'WHERE'} {total} <= {expected['cap']}"
+                where = f"{'WHERE' if ends else 'AND'} {total} <= {expected['cap']}"
         elif isinstance(command, Delete) or isinstance(command.expect, Mapping):
-            rest = [name for name in self.columns if name not in key] if isinstance(command, Put) else ()
-            # A change of nothing has an expectation all the same.
-            changes = dict.fromkeys(rest, "NULL") | places or {self.table.expires: quoted(self.table.expires)}
-            names["expected"] = "".join(f" AND {quoted(name)} IS {mark}" for name, mark in expected.items())
             query = "delete" if isinstance(command, Delete) else "update"
+            if isinstance(command, Put):
+                changes = dict.fromkeys([name for name in self.columns if name not in key], "NULL") | places
+            where = "".join(f" AND {quoted(name)} IS {mark}" for name, mark in expected.items())
         else:
-            changes, query = {}, "insert" if command.expect is ABSENT else "replace"
-        columns, marks = listed(tuple(into)), ", ".join(into.values())
-        return self.sql(query, columns=columns, values=marks, set=_joined(changes, ", "), **names)
+            query = "insert" if command.expect is ABSENT else "replace"
+        # A change of nothing has an expectation all the same.
+        changed = _joined(changes or {table.expires: quoted(table.expires)}, ", ")
+        columns, values, key_is = listed(tuple(into)), ", ".join(into.values()), _joined(key)
+        return self.sql(query, columns=columns, values=values, set=changed, key_is=key_is, where=where)
 
     def _needs_item(self, command: Add) -> bool:
         """Return whether an addition cannot make the item: it subtracts, exceeds its cap, or has no end."""
@@ -188,7 +183,6 @@ class SQLitePlan:
     # Reading
 
     def glance(self, attributes: tuple[str, ...], where: dict[str, str | int]) -> str:
-        """Build the statement that reads some attributes of an item, if it has not expired and is so."""
         # In the text and not as parameters: a column that is only compared is quicker than one that is read.
         equal = "".join(f" AND {quoted(name)} = {literal(value)}" for name, value in where.items())
         return self.sql("glance", columns=listed(attributes), equal=equal)
@@ -206,79 +200,72 @@ class SQLitePlan:
             after = dict(zip(order, place_of(self.table, query.after, index), strict=True))
             # A cursor of another partition is beyond all of this one, or before it.
             beyond = names if after.get(by.partition, query.key) == query.key else tuple(dict.fromkeys(order))
-            marks = ", ".join("?" * len(beyond))
-            sql = f"({listed(beyond)}) {'<' if query.reverse else '>'} ({marks})"
+            sql = f"({listed(beyond)}) {'<' if query.reverse else '>'} ({', '.join('?' * len(beyond))})"
             clauses.append((sql, tuple(after[name] for name in beyond)))
         clauses += [*self._bounds(query, index), *self._equal(query)]
         sql = self.sql(
             "page",
-            range="".join(f" AND {text}" for text, _ in clauses),
-            order=", ".join(quoted(name) + (" DESC" if query.reverse else "") for name in names),
+            range="".join([f" AND {text}" for text, _ in clauses]),
+            order=", ".join([quoted(name) + (" DESC" if query.reverse else "") for name in names]),
             limit=query.limit + 1,
         )
-        return sql, (now, *(value for _, values in clauses for value in values))
+        return sql, (now, *[value for _, values in clauses for value in values])
 
     def _bounds(self, query: Query, index: Index | None) -> Iterator[Statement]:
-        column, by = quoted(self.table.partition), index or self.table
+        column, sort = quoted(self.table.partition), (index or self.table).sort
         if query.prefix:
             yield f"{column} >= ?", (query.prefix,)
             if (end := after_prefix(query.prefix)) is not None:
                 yield f"{column} < ?", (end,)
-        if by.sort is not None:
+        if sort is not None:
             if index is not None and query.after is query.low is query.high is None:
-                yield f"{quoted(by.sort)} IS NOT NULL", ()
+                yield f"{quoted(sort)} IS NOT NULL", ()
             for operator, value in ((">=", query.low), ("<=", query.high)):
                 if value is not None:
                     # SQLite begins a range at one bound: the + hides the first page's from a later one.
                     passed = query.after is not None and (operator == "<=") is query.reverse
-                    yield f"{'+' if passed else ''}{quoted(by.sort)} {operator} ?", (value,)
+                    yield f"{'+' if passed else ''}{quoted(sort)} {operator} ?", (value,)
 
     def _equal(self, query: Query) -> Iterator[Statement]:
         check(self.table.name, self.kinds, dict(query.equal))
         for name, value in query.equal.items():
             pack = PACK.get(self.kinds[name])
             # The + keeps a filter from leading away from the index that was asked for.
-            yield (
-                f"{'+' if query.index else ''}{quoted(name)} IS ?",
-                (pack(value) if pack and value else value,),
-            )
+            packed = pack(value) if pack and value else value
+            yield f"{'+' if query.index else ''}{quoted(name)} IS ?", (packed,)
             if value != USUAL.get(name, value):
                 yield UNUSUAL[name], ()
 
     # The schema
 
     def definition(self) -> str:
-        """Build the statement that makes the table where it is missing."""
-        return self.sql("create_table", definitions=", ".join(map(self._column, self.columns)))
-
-    def _column(self, name: str) -> str:
-        required = " NOT NULL" if name in self.table.key else ""
-        return quoted(name) + COLUMN_TYPES.get(self.kinds[name], " TEXT") + required
+        columns = [
+            quoted(name) + COLUMN_TYPES.get(kind, " TEXT") + (" NOT NULL" if name in self.table.key else "")
+            for name, kind in self.kinds.items()
+        ]
+        return self.sql("create_table", definitions=", ".join(columns))
 
     def indexes(self) -> dict[str, str]:
         """Return the names of its indexes, and the statements that make them where they are missing."""
         table = self.table
-        made = [self._index("", table.expires)]
-        made += [self._index(UNUSUAL.get(name, ""), name) for name in table.listed_by]
+        wanted: dict[tuple[str, ...], str] = {(table.expires,): ""}
+        wanted |= {(name,): UNUSUAL.get(name, "") for name in table.listed_by}
         # An item without the attribute is not in its index, and costs no second write. That a query for one
         # value of it may use the index, SQLite sees by itself; but not if the column is never empty anyway.
         present = {name: "" if name in table.key else f"{quoted(name)} IS NOT NULL" for name in self.columns}
-        made += [self._index(present[by.partition], *by.key) for by in table.indexes]
-        return dict(made)
+        wanted |= {by.key: present[by.partition] for by in table.indexes}
+        titles = {self.index_title("_".join(names)): names for names in wanted}
+        return {title: self._index(title, listed(names), wanted[names]) for title, names in titles.items()}
 
-    def _index(self, where: str, *names: str) -> tuple[str, str]:
-        name = "_".join((PREFIX + self.table.name, *names))
+    def _index(self, title: str, columns: str, where: str = "") -> str:
         where = f" WHERE {where}" if where else ""
-        return name, self.sql("create_index", name=quoted(name), columns=listed(names), where=where)
+        return self.sql("create_index", name=quoted(title), columns=columns, where=where)
 
     def optional_index(self, index: Index) -> str:
-        """Build the statement that makes an optional index where it is missing."""
-        columns = ", ".join([partition_of(index), *([] if index.sort is None else [quoted(index.sort)])])
-        name = quoted(self.index_title(index.name))
-        return self.sql("create_index", name=name, columns=columns, where="")
+        columns = [partition_of(index), *map(quoted, index.key[1:])]
+        return self._index(self.index_title(index.name), ", ".join(columns))
 
     def index_title(self, name: str) -> str:
-        """Return what an optional index of this name is called in the file."""
         return f"{PREFIX}{self.table.name}_{name}"
 
 

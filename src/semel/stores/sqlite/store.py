@@ -3,26 +3,12 @@
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semel.core import commands
 from semel.core.clock import Clock
-from semel.core.commands import (
-    ANY,
-    Batch,
-    Found,
-    Get,
-    Page,
-    Put,
-    Query,
-    Refused,
-    Stored,
-    Time,
-    Transact,
-    Watch,
-    allowed,
-)
+from semel.core.commands import ANY, Found, Get, Page, Put, Query, Refused, Stored, Time, Watch, allowed
 from semel.core.drive import Glance
 from semel.core.runtime import FORKING, PAUSING
 from semel.errors import StoreClosed, TableMissing, UsageError
@@ -30,16 +16,7 @@ from semel.model import COUNTED, TableSize
 from semel.stores.shared import place_named, tables_of
 from semel.stores.sql import PREFIX, countings, quoted, sized
 from semel.stores.sqlite.commands import Chore, SQLiteCommands, SQLiteWithin
-from semel.stores.sqlite.file import (
-    ReaderPool,
-    SQLiteFile,
-    complete,
-    file_time,
-    lay_out,
-    names_in,
-    prepare,
-    translated,
-)
+from semel.stores.sqlite.file import ReaderPool, SQLiteFile, complete, lay_out, names_in, prepare, time_of
 from semel.stores.sqlite.statements import SQLitePlan
 from semel.stores.sqlite.writer import Writer
 from semel.stores.waiting import KeyWatchers
@@ -67,20 +44,23 @@ class SQLiteStore:
         self.overflow = overflow
         self._clock = clock or Clock()
         self._file = file if isinstance(file, SQLiteFile) else SQLiteFile(str(Path(file).absolute()))
-        self._closed = False
         self._readers = ReaderPool(self._file)
-        self._commands = self._open(env)
+        self._commands = SQLiteCommands(self._clock.now)
         self._plans = self._commands.plans
         self._writer = Writer(self._file, self._commands, self._refusal, KeyWatchers(self._clock))
         self._answers: dict[type, Callable[[Any], Any]] = {
             Get: self._get,
             Query: self._query,
-            Transact: self._write_several,
-            Batch: self._write_several,
+            **dict.fromkeys((commands.Transact, commands.Batch), self._write_several),
             Watch: self._watch,
             Time: self._get_time,
         }
         self._reset()
+        try:
+            self._open(env)
+        except BaseException:
+            self.close()
+            raise
         FORKING.add(self)
         PAUSING.add(self)
 
@@ -88,24 +68,18 @@ class SQLiteStore:
         self._watchers = self._writer.watchers
         self._pool = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="semel-sqlite")
 
-    def _open(self, env: str) -> SQLiteCommands:
-        """Make what the file lacks, and learn its time."""
+    def _open(self, env: str) -> None:
         self._file.make()
-        plans = [SQLitePlan(table) for table in OWN]
-        try:
-            with closing(self._file.writer()) as connection:
-                prepare(connection, env, plans, self._file.timeout)
-                commands = SQLiteCommands(*file_time(connection.execute, self._clock))
-                # From here on there is a reader of this very file, wherever it is moved.
-                names_in(self._readers.execute)
-        except sqlite3.Error as error:
-            raise translated(error, self._file) from error
-        commands.plans.update((plan.table.name, plan) for plan in plans)
-        return commands
+        plans, execute, known = [SQLitePlan(table) for table in OWN], self._readers.execute, self._commands
+        making = Chore(lambda cursor, _now: prepare(cursor.execute, env, plans, self._clock))
+        found = time_of(execute, env, plans, self._clock) or self._writer.submit(making)
+        known.passed, known.began, known.noted = found
+        # From here on there is a reader of this very file and its log, wherever it is moved.
+        names_in(execute)
+        self._plans.update((plan.table.name, plan) for plan in plans)
 
     @property
     def path(self) -> str:
-        """Where the file is."""
         return self._file.path
 
     def __repr__(self) -> str:
@@ -119,7 +93,6 @@ class SQLiteStore:
     # The three ways to ask
 
     def execute(self, command: Stored) -> Any:
-        """Execute the command and return its reply: a write here, any other in a method of its own."""
         answer = self._answers.get(type(command))
         if answer is not None:
             return answer(command)
@@ -147,13 +120,12 @@ class SQLiteStore:
         for table in () if isinstance(command, Time) else tables_of(command):
             if table.name not in self._plans:
                 await in_thread(self._pool, self._learn, table)
-        match command:
-            case Get() | Time():
-                return self.execute(command)
-            case Watch():
-                return await self._awatch(command)
-            case Query():
-                return await in_thread(self._pool, self._query, command)
+        if isinstance(command, Get | Time):
+            return self.execute(command)
+        if isinstance(command, Watch):
+            return await self._awatch(command)
+        if isinstance(command, Query):
+            return await in_thread(self._pool, self._query, command)
         return await self._writer.asubmit(command)
 
     def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
@@ -193,7 +165,6 @@ class SQLiteStore:
 
     def close(self) -> None:
         """Wait for the transaction under way, and close the file."""
-        self._closed = True
         # Where a signal handler closes in the midst of a write, threads would wait for that, and it for them.
         wait = self._writer.close()
         self._pool.shutdown(wait)
@@ -202,7 +173,7 @@ class SQLiteStore:
         PAUSING.discard(self)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._writer.closed:
             raise StoreClosed("the store was closed")
 
     # Reading
@@ -211,8 +182,7 @@ class SQLiteStore:
         plan = self._plans.get(command.table.name)
         if plan is None or plan.table is not command.table:
             self._learn(command.table)
-        commands = self._commands
-        return commands.get(self._readers, command, commands.passed() + commands.began)
+        return self._commands.get(self._readers, command, self._commands.passed() + self._commands.began)
 
     def _refusal(self, command: Any) -> Refused | None:
         """Return the refusal of a `Put` if a read shows it: a refusal takes no lock."""
@@ -227,7 +197,7 @@ class SQLiteStore:
         return self._commands.query(self._readers, command, self._commands.now())
 
     def _get_time(self, _command: Any) -> Found:
-        if self._closed:
+        if self._writer.closed:
             self._check_open()
         return Found(self._commands.passed() + self._commands.began, None)
 
@@ -242,7 +212,7 @@ class SQLiteStore:
 
     # Writing
 
-    def _write_several(self, command: Transact | Batch) -> Any:
+    def _write_several(self, command: Any) -> Any:
         for write in command.writes:
             plan = self._plans.get(write.table.name)
             if plan is None or plan.table is not write.table:
@@ -253,12 +223,12 @@ class SQLiteStore:
 
     def _learn(self, table: Table) -> SQLitePlan:
         """Return the plan of a table, which is made in the file if this is its first use."""
-        plan = self._plans.get(table.name)
-        if plan is None:
-            plan = SQLitePlan(table)
-            if not complete(self._readers.execute, plan):
-                self._writer.submit(Chore(lambda cursor, _now: lay_out(cursor.execute, plan)))
-            plan = self._plans.setdefault(table.name, plan)
+        if table.name not in self._plans:
+            new = SQLitePlan(table)
+            if not complete(self._readers.execute, new):
+                self._writer.submit(Chore(lambda cursor, _now: lay_out(cursor.execute, new)))
+            self._plans.setdefault(table.name, new)
+        plan = self._plans[table.name]
         if plan.table is not table and plan.table != table:
             raise UsageError(f"this store has another table named {table.name!r}")
         return plan
@@ -281,12 +251,10 @@ class SQLiteStore:
     # child would do the same harm.
 
     def pause_for_fork(self) -> None:
-        """Close the file."""
         self._writer.pause(self._file.timeout)
         self._readers.pause(self._file.timeout)
 
     def resume_after_fork(self) -> None:
-        """Open the file when it is next needed, in the parent."""
         self._readers.resume()
         self._writer.resume()
 

@@ -13,8 +13,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,10 @@ ITS_OWN_FAULT = (*BAD_ARGUMENTS, sqlite3.Error, errors.StoreError)
 _never = SignalSafeEvent()
 
 
+def _nothing(_given: Any) -> None:
+    return None
+
+
 class Turns:
     """The order of processes that write to one file.
 
@@ -67,11 +71,11 @@ class Turns:
         self._database, self._timeout = path, timeout
         self._lock: int | None = None
         self._ignored_from = 0.0
+        # When this process looks again whether another one is next.
         self.ends = 0.0
-        """When this process looks again whether another one is next."""
 
     def take(
-        self, attempt: Callable[[Any], Any], given: Any, instead: Callable[[Any], Any] | None = None
+        self, attempt: Callable[[Any], Any], given: Any, instead: Callable[[Any], Any] = _nothing
     ) -> Any:
         """Call what takes SQLite's lock until that is free; if it is not, `instead` may have a result."""
         now = began = time.monotonic()
@@ -85,15 +89,17 @@ class Turns:
                         if code_of(error) != sqlite3.SQLITE_BUSY or now > began + self._timeout:
                             raise
                         self.ends = 0.0
-                if instead is not None and (result := instead(given)) is not None:
+                if (result := instead(given)) is not None:
                     return result
-                instead = None
+                instead = _nothing
                 _never.wait(LOOK_SECONDS)
                 now = time.monotonic()
         finally:
             if is_next and self._lock is not None:
-                with suppress(AttributeError, OSError):
+                try:  # noqa: SIM105 - `suppress` is three calls, and this is after every write on a slow disk
                     fcntl.flock(self._lock, fcntl.LOCK_UN)
+                except (AttributeError, OSError):
+                    pass
 
     def _step_up(self, now: float) -> bool:
         """Become the next; False while another process is and is to be waited for."""
@@ -114,7 +120,6 @@ class Turns:
         return True
 
     def close(self) -> None:
-        """Leave the queue."""
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
@@ -145,7 +150,6 @@ class QueuedWrite:
                 self.future.get_loop().call_soon_threadsafe(_deliver, self.future)
 
     def result(self) -> Any:
-        """Return the reply, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.reply
@@ -167,7 +171,7 @@ class Writer:
         watchers: KeyWatchers,
     ) -> None:
         self._file, self._commands, self._refused, self.watchers = file, commands, refused, watchers
-        self._closed = False
+        self.closed = False
         self._born: tuple[int, int] | None = None
         self._reset()
 
@@ -178,12 +182,11 @@ class Writer:
         self._committing: list[QueuedWrite] = []
         self._turns = Turns(self._file.path, self._file.timeout)
         self._worker = WorkerThreads(1, "semel-sqlite")
-        self._paused: QueuedWrite | None = None
+        self._paused = ExitStack()
 
     # Waiting for a reply
 
     def submit(self, command: Any) -> Any:
-        """Execute a command, and return its reply once it is durable."""
         job = QueuedWrite(command)
         with job.held:
             try:
@@ -241,7 +244,7 @@ class Writer:
 
     def _call_worker(self) -> None:
         try:
-            if self._closed:
+            if self.closed:
                 raise errors.StoreClosed("the store was closed")
             if not self._worker.has_work:  # one call that has not begun is enough for all who wait
                 self._worker.do(self._serve)
@@ -263,17 +266,12 @@ class Writer:
     # One transaction
 
     def _lead(self, job: QueuedWrite) -> None:
-        """Execute what is queued and settle it, one way or the other."""
         job.leading = True
         batch: list[QueuedWrite] = []
         connection, turns = self._connection, self._turns
         try:
-            if (
-                self._committing
-                or connection is None
-                or connection.in_transaction
-                or time.monotonic() >= turns.ends
-            ):
+            is_sure = not self._committing and time.monotonic() < turns.ends
+            if not is_sure or connection is None or connection.in_transaction:
                 self._prepare()
             # Alone in the queue it need not look who else waits.
             batch = [job] if job.command and len(self._queue) == 1 else self._waiting()
@@ -343,7 +341,7 @@ class Writer:
             torn, self._committing = [] if self._undo() else self._committing, []
             left = [job for job in torn if not job.settled]
             self._refuse(left, errors.StoreOutcomeUnknown("the thread that was writing this was interrupted"))
-        if self._closed:
+        if self.closed:
             raise errors.StoreClosed("the store was closed")
         if self._born not in (None, self._file.identity()):
             # Another process that opened it since has another one, and both would let the same work run.
@@ -352,7 +350,7 @@ class Writer:
                 "back, or restart"
             )
         if self._connection is None:
-            self._connection = self._file.writer()
+            self._connection = self._turns.take(SQLiteFile.writer, self._file)
             self._cursor = self._connection.cursor()
             self._born = self._born or self._file.identity()
             # Waiting is for `Turns`: SQLite would ask at its own intervals.
@@ -373,7 +371,7 @@ class Writer:
                     job.settle()
         self._committing = []
         leader.leading, leader.settled = False, leader in batch or leader.settled or leader.command is None
-        if self._closed:
+        if self.closed:
             self._disconnect()
 
     def _fail(self, batch: list[QueuedWrite], error: Exception) -> None:
@@ -381,8 +379,9 @@ class Writer:
         doubtful = code not in NOT_COMMITTED if self._committing else code in DOUBTFUL and len(batch) == 1
         for job in batch:
             # Each has an error of its own: raised in two threads, one would grow two tracebacks.
-            job.error = None if doubtful else job.error
-            self._refuse([job], translated(error, self._file, doubtful))
+            if doubtful or job.error is None:
+                job.error = translated(error, self._file, doubtful)
+            job.settle()
 
     def _refuse(self, batch: list[QueuedWrite], error: Exception) -> None:
         for job in batch:
@@ -414,32 +413,28 @@ class Writer:
         If that is a transaction of this very thread, which a signal handler has interrupted, the file is
         closed when it is over. Return False then: threads may wait for it, and must not be waited for.
         """
-        self._closed = True
-        job = QueuedWrite(None)
-        with job.held:
-            try:
-                self._queue[job] = None
-                self._wait_to_lead(job, threading.TIMEOUT_MAX)
-                self._disconnect()
-                self._turns.close()
-                waited = True
-            except errors.WriteUnderWay:
-                waited = False
-            finally:
-                self._queue.pop(job, None)
-                self._refuse(self._waiting(), errors.StoreClosed("the store was closed"))
-                self._pass_on()
+        self.closed, waited = True, False
+        with suppress(errors.WriteUnderWay), self._first(threading.TIMEOUT_MAX):
+            self._disconnect()
+            self._turns.close()
+            waited = True
+        self._refuse(self._waiting(), errors.StoreClosed("the store was closed"))
         self._worker.stop(waited)
         return waited
 
-    def _wait_to_lead(self, job: QueuedWrite, seconds: float) -> bool:
-        end = time.monotonic() + seconds
-        while not self._leads(job):
-            left = end - time.monotonic()
-            if left <= 0:
-                return False
-            job.wakeup.acquire(timeout=min(left, PATROL_SECONDS))
-        return True
+    @contextmanager
+    def _first(self, seconds: float) -> Iterator[bool]:
+        """Stand in the queue, and wait to be the first; False if that takes too long."""
+        job, end = QueuedWrite(None), time.monotonic() + seconds
+        with job.held:
+            try:
+                self._queue[job] = None
+                while not (leads := self._leads(job)) and (left := end - time.monotonic()) > 0:
+                    job.wakeup.acquire(timeout=min(left, PATROL_SECONDS))
+                yield leads
+            finally:
+                self._queue.pop(job, None)
+                self._pass_on()
 
     def _disconnect(self) -> None:
         connection, self._connection, self._cursor = self._connection, None, None
@@ -448,21 +443,12 @@ class Writer:
 
     def pause(self, seconds: float) -> None:
         """Before a fork: wait for the transaction under way and begin none until `resume`."""
-        job = self._paused = QueuedWrite(None)
-        job.held.acquire()
-        self._queue[job] = None
         with suppress(errors.WriteUnderWay):  # the fork is a signal handler's
-            if self._wait_to_lead(job, seconds):
+            if self._paused.enter_context(self._first(seconds)):
                 self._disconnect()
 
     def resume(self) -> None:
-        """After a fork, in the parent."""
-        job, self._paused = self._paused, None
-        if job is not None:
-            job.held.release()
-            self._queue.pop(job, None)
-            if self._queue:
-                self._pass_on()
+        self._paused.close()
 
     def abandon(self) -> sqlite3.Connection | None:
         """After a fork, in the child: begin with nothing, and return what is still open of the parent's."""
