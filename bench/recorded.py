@@ -51,14 +51,15 @@ class Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def call(self, operation: str, request: Any, *, write: bool) -> Any:
+    def exchange(self, operation: str, request: Any, *, write: bool) -> Any:
         request = request() if callable(request) else request
         self._sent.append((operation, request))
-        return self._transport.call(operation, request, write=write)
+        return self._transport.exchange(operation, request, write=write)
 
 
 def watch_dynamodb(store: Any, sent: list[Any]) -> None:
-    store._transport = Recorded(store._transport, sent)
+    operations = store._operations
+    operations._transport = Recorded(operations._transport, sent)
 
 
 def for_boto(request: Any) -> Any:

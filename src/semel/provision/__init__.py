@@ -23,7 +23,7 @@ from semel.provision import dynamodb
 from semel.provision.dynamodb import Say, ServiceClient
 from semel.stores.shared import not_offered
 from semel.stores.sql import missing_index
-from semel.tables import Table, optional_index
+from semel.tables import LEDGER, Table, optional_index
 
 if TYPE_CHECKING:
     from semel.stores.sqlite.file import SQLiteFile
@@ -100,7 +100,7 @@ def _dynamodb(target: ProvisionTarget) -> Iterator[ServiceClient]:
             yield transport
     except ServiceError as error:
         translator = ErrorTranslator(target.url, target.env)
-        raise translator.translated(error, "provisioning", target.url) from error
+        raise translator.translated(error, "provisioning", {target.url: LEDGER}) or error from error
 
 
 def _provision_dynamodb(target: ProvisionTarget, say: Say) -> list[str]:

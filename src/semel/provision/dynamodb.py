@@ -16,7 +16,7 @@ from semel.core.clock import Clock
 from semel.model import PROVISION, Problem
 from semel.provision import shape
 from semel.provision.shape import TableRequest
-from semel.stores.dynamodb.items import SCHEMA
+from semel.stores.dynamodb.steps import stamped_otherwise
 from semel.tables import Table
 
 Say: TypeAlias = Callable[[str], None]
@@ -223,15 +223,6 @@ def _compare_stamp(survey: TableSurvey) -> None:
         survey.add_obstacle(f"{survey.title} belongs to environment {error.stamped!r}", remedy, error)
     elif error is not None:
         survey.add_obstacle(f"{survey.title}: {error}", "upgrade semel", error)
-
-
-def stamped_otherwise(stamp: dict[str, Any], env: str) -> errors.SemelError | None:
-    """Return the error for a stamp of another environment or of a newer version."""
-    environment = stamp.get("environment", {}).get("S", "")
-    if environment != env:
-        return errors.WrongEnvironment(environment, env)
-    schema = int(stamp.get("schema", {}).get("N", SCHEMA))
-    return errors.SchemaTooNew(schema, SCHEMA) if schema > SCHEMA else None
 
 
 def _types(described: dict[str, Any]) -> dict[str, str]:

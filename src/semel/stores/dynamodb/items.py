@@ -355,7 +355,7 @@ class ItemFormat:
         self.asked = asked
         self.kept: TableMapping = mapping
         self.title: str = title(kept, env)
-        self._env = env
+        self.env = env
         # Its owner asks for a table as it is, though it stands for another one.
         direct = mapping.holds is not None and asked.name == kept.name
         self.shared: bool = mapping.holds is not None and not direct
@@ -443,7 +443,7 @@ class ItemFormat:
             return key
         if not isinstance(key, str) or not key.startswith(self._prefix):
             raise UsageError(
-                f"{self.title} keeps keys as they stand, so it serves environment {self._env!r} without a "
+                f"{self.title} keeps keys as they stand, so it serves environment {self.env!r} without a "
                 f"scope, and not {key!r}: give other environments and scopes a table of their own"
             )
         return key[len(self._prefix) :]

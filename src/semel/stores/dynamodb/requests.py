@@ -18,7 +18,6 @@ from semel.core.commands import (
     Item,
     Put,
     Query,
-    Transact,
     Update,
     Watch,
     Write,
@@ -314,17 +313,13 @@ def _expect_text(partition: Names, expected: list[str], gone: list[str]) -> Text
     return " AND ".join(clauses), names, tuple(f":e{place}" for place in range(len(expected)))
 
 
-def check_count(command: Transact) -> None:
-    """Refuse a transaction of more writes than DynamoDB takes in one."""
-    if len(command.writes) > TRANSACT_WRITES:
+def check_sizes(actions: list[RequestBody]) -> None:
+    """Refuse a transaction that has more writes or bytes than DynamoDB takes."""
+    if len(actions) > TRANSACT_WRITES:
         raise UsageError(
-            f"a transaction of {len(command.writes)} writes is more than the {TRANSACT_WRITES} that DynamoDB "
+            f"a transaction of {len(actions)} writes is more than the {TRANSACT_WRITES} that DynamoDB "
             "takes in one: split it, or use a batch where each may stand alone"
         )
-
-
-def check_sizes(actions: list[RequestBody]) -> None:
-    """Refuse a transaction that is larger than DynamoDB takes."""
     total = 0
     for action in actions:
         for request in action.values():

@@ -1,7 +1,7 @@
 """DynamoDB as a service: what time it is there, what its errors mean, and what it charges."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 from math import ceil
 from typing import Any
@@ -14,16 +14,19 @@ from semel.aws.time import ServiceTime
 from semel.core.clock import Clock
 from semel.model import ScanCost, TableSize
 from semel.stores.dynamodb.items import ClockReading
-from semel.stores.dynamodb.items import title as title_of
 from semel.tables import OWN, Table
-from semel.tables.mapping import mapped
+from semel.tables.mapping import asked, mapped
 
 # The machine's two clocks drift apart by less than this between two answers, unless the machine slept or
 # somebody set its clock.
 STEP = 1.0
 
-# Errors
+OWN_NAMES = {table.name for table in OWN}
 
+# Errors. These two are refusals, which the steps of a command decide on.
+
+CONDITION = "ConditionalCheckFailedException"
+CANCELLED = "TransactionCanceledException"
 ACTION = re.compile(r"dynamodb:\w+")
 KEYS = re.compile(
     r"key element|missing the key|number of (conditions on the keys|key)|type mismatch for (index )?key",
@@ -105,7 +108,7 @@ class Timekeeper:
 
 
 class ErrorTranslator:
-    """Where errors happened, as messages tell it."""
+    """Says what errors mean, and what to do about them."""
 
     def __init__(self, url: str, env: str) -> None:
         self._url, self._env = url, env
@@ -117,18 +120,24 @@ class ErrorTranslator:
         return f"semel provision --url {quote(self._url)} --env {quote(self._env)}"
 
     def translated(
-        self, error: ServiceError, operation: str, title: str, tables: Iterable[Table] = ()
-    ) -> errors.SemelError:
-        """The error as everybody else knows it."""
-        code, message = error.code, error.message
+        self, error: ServiceError | UnicodeEncodeError, operation: str, tables: Mapping[str, Table]
+    ) -> errors.SemelError | None:
+        """Return the error as callers know it, None if it is that already; `tables` are by their titles."""
+        if isinstance(error, UnicodeEncodeError):
+            return errors.UsageError(
+                f"text with half a character in it cannot be written: {error.object!r:.80}"
+            )
+        code, message, title = error.code, error.message, ", ".join(tables)
+        if code in (CONDITION, CANCELLED):
+            return None
         if code == "ResourceNotFoundException":
-            return errors.TableMissing(f"there is no table {title} (yet); {self._finding(title, tables)}")
+            return errors.TableMissing(f"there is no table {title} (yet); {self._finding(tables)}")
         if code in DENIED:
             return self._denied(error, operation, title)
         if code == "ItemCollectionSizeLimitExceededException" or TOO_LARGE.search(message):
             return too_large(f"an item of {title}")
         if code == "ValidationException" and NO_INDEX.search(message):
-            return errors.WrongSchema(f"{title}: {message}; run: {self.provision(tables)}")
+            return errors.WrongSchema(f"{title}: {message}; run: {self.provision(tables.values())}")
         if code == "ValidationException" and FILLING.search(message):
             return errors.StoreUnavailable(f"{title}: {message}; it can be read once it is ACTIVE")
         if code == "ValidationException" and KEYS.search(message):
@@ -138,21 +147,19 @@ class ErrorTranslator:
             )
         if code in ("ValidationException", "SerializationException"):
             return errors.UsageError(f"DynamoDB refuses this {operation} on {title}: {message}")
-        return error
+        return None
 
-    def _finding(self, title: str, tables: Iterable[Table]) -> str:
+    def _finding(self, tables: Mapping[str, Table]) -> str:
         """What to do about a table that is missing: who has it under another name does not want a new one."""
-        listed = tuple(map(mapped, tables))
-        named = [one.titled_by for one in listed if one.titled_by and title_of(one, self._env) == title]
+        named = [table.titled_by for table in map(mapped, tables.values()) if table.titled_by]
         other = f"name one that you have with {' or '.join(named)}, or " if named else ""
         every = "(or, for every table that a service needs, semel provision beside its semel.toml)"
-        return f"{other}run: {self.provision(listed)} {every}"
+        return f"{other}run: {self.provision(tables.values())} {every}"
 
     def provision(self, tables: Iterable[Table]) -> str:
         """The command that makes these tables; semel's own it makes unasked."""
-        own = {table.name for table in OWN}
-        named = dict.fromkeys(table.name for table in tables if table.name not in own)
-        return self._command + "".join(f" --table {name}" for name in named)
+        names = dict.fromkeys(asked(table).name for table in tables)
+        return self._command + "".join(f" --table {name}" for name in names if name not in OWN_NAMES)
 
     def _denied(self, error: ServiceError, operation: str, title: str) -> errors.NotPermitted:
         named = ACTION.search(error.message)

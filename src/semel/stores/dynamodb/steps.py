@@ -1,18 +1,19 @@
-"""Commands as steps: which requests are sent, and what follows from the responses. No I/O is done here.
+"""Commands as steps: which requests are sent, and what follows from the responses.
 
-A step is a `Trip`: a request, which is answered by its response or by an error.
+Steps do no I/O themselves: the transport performs them, for threads and for tasks.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
 from semel import errors
 from semel.aws.errors import PASSING, CancellationReason, ServiceError
+from semel.aws.wire import Transport, WireRequest, WireSteps
 from semel.core.commands import (
     ABSENT,
     TRIES,
@@ -37,19 +38,28 @@ from semel.core.commands import (
     allowed,
 )
 from semel.core.runtime import random_token
-from semel.errors import InvalidOption
 from semel.stores.dynamodb.items import SCHEMA, ClockReading
-from semel.stores.dynamodb.requests import ItemSearch, RequestBody, TableRequests, check_count, check_sizes
-from semel.stores.dynamodb.service import Timekeeper, why_no_recent
-from semel.stores.shared import not_offered
+from semel.stores.dynamodb.requests import (
+    ItemSearch,
+    RequestBody,
+    TableRequests,
+    check_sizes,
+)
+from semel.stores.dynamodb.service import (
+    CANCELLED,
+    CONDITION,
+    ErrorTranslator,
+    Timekeeper,
+    why_no_recent,
+)
+from semel.stores.shared import not_offered, place_named
 from semel.tables import FOREVER, Table
 
-T = TypeVar("T")
 ReadFirst: TypeAlias = Literal["no", "yes", "auto"]
+# What came of the writes of a batch, each with its place in it.
+Row: TypeAlias = list[tuple[int, Any]]
 
-CONDITION = "ConditionalCheckFailedException"
 CONDITION_REASON = "ConditionalCheckFailed"
-CANCELLED = "TransactionCanceledException"
 
 # What was read after a refusal may allow the write by then; so often in a row that is no accident.
 OVERTAKEN = 10
@@ -69,65 +79,66 @@ BREAK_EVEN = 0.125 / 0.625
 # How much the latest claim counts: about the last fifty decide.
 WEIGHT = 0.04
 
+# Errors after which a write may be sent again; another one is a caller's mistake.
+UNCERTAIN = (errors.StoreUnavailable, errors.StoreThrottled, errors.StoreOutcomeUnknown)
+
 # What a transaction calls each write; alone it is `PutItem` and so on.
 ACTIONS: Final[dict[type, str]] = {Put: "Put", Update: "Update", Delete: "Delete", Add: "Update"}
 OPERATIONS: Final[dict[type, str]] = {kind: f"{action}Item" for kind, action in ACTIONS.items()}
 
 
-class Trip(msgspec.Struct):
-    """A request and its way to DynamoDB and back."""
+class Attempt:
+    """A write's request. It is built before it is sent, so that a batch with a wrong one sends nothing."""
 
-    operation: str
-    title: str
-    """The table or tables that it is about, for messages."""
-    request: RequestBody | Callable[[], RequestBody]
-    write: bool = False
+    __slots__ = ("_body", "_build", "_command", "_time", "now")
 
-
-class Attempt(msgspec.Struct):
-    """A write's request. It is built before it is sent, so that what is wrong with it shows before."""
-
-    build: Callable[[Any, ClockReading], RequestBody]
-    command: Write
-    time: Timekeeper
-    now: ClockReading
-    body: RequestBody | None
+    def __init__(self, requests: TableRequests, command: Write, time: Timekeeper) -> None:
+        self._build = requests.by_write[type(command)]
+        self._command = command
+        self._time = time
+        self.now: ClockReading = time.read()
+        self._body: RequestBody | None = self._build(command, self.now)
 
     def __call__(self) -> RequestBody:
         """Return the request; asked again, because the clock was wrong, build it with the right time."""
-        body, self.body = self.body, None
+        body, self._body = self._body, None
         if body is None:
-            self.now = self.time.read()
-            body = self.build(self.command, self.now)
+            self.now = self._time.read()
+            body = self._build(self._command, self.now)
         return body
 
 
 class SentTransaction(msgspec.Struct):
     """A transaction's request, which stays what it is, and when it was built."""
 
-    trip: Trip
+    body: RequestBody
+    tables: list[TableRequests]
     now: ClockReading
-
-
-DynamoSteps: TypeAlias = Generator[Trip, Any, T]
 
 
 class DynamoOperations:
     """The steps of each command."""
 
     def __init__(
-        self, time: Timekeeper, requests_of: Callable[[Table], TableRequests], read_first: ReadFirst = "no"
+        self,
+        transport: Transport,
+        time: Timekeeper,
+        requests_of: Callable[[Table], TableRequests],
+        translator: ErrorTranslator,
+        read_first: ReadFirst = "no",
     ) -> None:
-        if read_first not in ("no", "yes", "auto"):
-            raise InvalidOption(f"read_first={read_first!r}: it is one of no, yes, auto")
+        if read_first not in get_args(ReadFirst):
+            raise errors.InvalidOption(f"read_first={read_first!r}: it is one of no, yes, auto")
+        self._transport = transport
         self._time = time
         self._requests_of = requests_of
+        self._translator = translator
         self._read_first = read_first
         self.refused: float = 0.0
         """The share of claims that were refused lately."""
         self._returns_items = False
         self._unsettled: OrderedDict[int, tuple[Transact, SentTransaction]] = OrderedDict()
-        self.by_command: dict[type, Callable[[Any], DynamoSteps[Any]]] = {
+        self.by_command: dict[type, Callable[[Any], WireSteps[Any]]] = {
             Get: self.get,
             Watch: self.get,
             Put: self.write if read_first == "no" else self.claim,
@@ -139,41 +150,51 @@ class DynamoOperations:
             Time: self.time,
         }
 
+    def _send(
+        self, operation: str, request: WireRequest, *tables: TableRequests, write: bool = False
+    ) -> WireSteps[RequestBody]:
+        """Send a request, and translate an error unless it is a refusal, which the steps decide on."""
+        try:
+            return (yield from self._transport.exchange(operation, request, write=write))
+        except (ServiceError, UnicodeEncodeError) as error:
+            named = {requests.title: requests.format.kept for requests in tables}
+            translated = self._translator.translated(error, operation, named)
+            if translated is None:
+                raise
+            raise translated from error
+
     # Tables
 
-    def open(self, requests: TableRequests, env: str) -> DynamoSteps[bool]:
-        """Read a table's stamp: is it there, may it be read, whose is it; and what time is it."""
-        response = yield Trip("GetItem", requests.title, requests.stamp())
-        stamp: RequestBody = response.get("Item") or {}
-        stamped = stamp.get("environment", {}).get("S", env)
-        if stamped != env:
-            raise errors.WrongEnvironment(stamped, env)
-        schema = int(stamp.get("schema", {}).get("N", SCHEMA))
-        if schema > SCHEMA:
-            raise errors.SchemaTooNew(schema, SCHEMA)
+    def open(self, requests: TableRequests, *, told: bool = False) -> WireSteps[bool]:
+        """Read a table's stamp: is it there, may it be read, whose is it; and what time is it.
+
+        An error tells the time as well: with `told`, return False for it.
+        """
+        try:
+            response = yield from self._send("GetItem", requests.stamp(), requests)
+        except errors.SemelError as error:
+            if told and isinstance(error.__cause__ or error, ServiceError):
+                return False
+            raise
+        if wrong := stamped_otherwise(response.get("Item") or {}, requests.format.env):
+            raise wrong
         return True
 
-    def ask_time(self, requests: TableRequests, env: str) -> DynamoSteps[bool]:
-        """Read a table's stamp for the time, which an error tells as well; return whether it was read."""
-        try:
-            return (yield from self.open(requests, env))
-        except ServiceError:
-            return False
-
-    def describe(self, requests: TableRequests) -> DynamoSteps[RequestBody]:
+    def describe(self, table: Table) -> WireSteps[RequestBody]:
         """Return what DynamoDB says of a table: its size among other things."""
-        response: RequestBody = yield Trip("DescribeTable", requests.title, {"TableName": requests.title})
-        return response
+        requests = self._requests_of(table)
+        response = yield from self._send("DescribeTable", {"TableName": requests.title}, requests)
+        return response["Table"]  # type: ignore[no-any-return]
 
-    def reap(self, requests: TableRequests, limit: int) -> DynamoSteps[int]:
+    def reap(self, requests: TableRequests, limit: int) -> WireSteps[int]:
         """Remove what has expired, which DynamoDB does by itself and local engines do not."""
         reaped, begin = 0, RequestBody()
         while True:
             now = self._time.read()
-            page = yield Trip("Scan", requests.title, requests.expired(now) | begin)
+            page = yield from self._send("Scan", requests.expired(now) | begin, requests)
             for key in page["Items"][: limit - reaped]:
                 try:
-                    yield Trip("DeleteItem", requests.title, requests.sweep(key, now), True)
+                    yield from self._send("DeleteItem", requests.sweep(key, now), requests, write=True)
                     reaped += 1
                 except ServiceError as error:
                     if error.code != CONDITION:
@@ -184,23 +205,22 @@ class DynamoOperations:
 
     # Reading
 
-    def time(self, _: Time) -> DynamoSteps[Found]:
+    def time(self, _: Time) -> WireSteps[Found]:
         """Return what time it is, as far as the latest responses have told."""
         yield from ()
         return Found(self._time.read()[0], None)
 
-    def get(self, command: Get | Watch) -> DynamoSteps[Found]:
+    def get(self, command: Get | Watch) -> WireSteps[Found]:
         """Read one item."""
-        requests = self._requests_of(command.table)
-        item = yield from self._get(requests, command)
+        item = yield from self._get(self._requests_of(command.table), command)
         return Found(self._time.read()[0], item)
 
-    def _get(self, requests: TableRequests, command: Get | Watch | Write) -> DynamoSteps[Item | None]:
-        response = yield Trip("GetItem", requests.title, requests.get(command))
+    def _get(self, requests: TableRequests, command: Get | Watch | Write) -> WireSteps[Item | None]:
+        response = yield from self._send("GetItem", requests.get(command), requests)
         item = response.get("Item")
         return None if item is None else requests.format.decode(item)
 
-    def query(self, command: Query) -> DynamoSteps[Page]:
+    def query(self, command: Query) -> WireSteps[Page]:
         """Read until there are as many items as were asked for, or no more."""
         if command.table.index(command.index) in command.table.optional_indexes:
             raise not_offered(command.index, why_no_recent())
@@ -213,7 +233,7 @@ class DynamoOperations:
         seen = 0
         while request is not None:
             begin = {} if start is None else {"ExclusiveStartKey": start}
-            response = yield Trip(search.operation, requests.title, request | {"Limit": look} | begin)
+            response = yield from self._send(search.operation, request | {"Limit": look} | begin, requests)
             seen += response.get("ScannedCount", len(response["Items"]))
             items = map(requests.format.decode, response["Items"])
             found += [item for item in items if search.wanted(item, now)]
@@ -229,46 +249,44 @@ class DynamoOperations:
 
     # One write
 
-    def attempt(self, command: Write) -> Attempt:
-        """Build the request of a write."""
-        build, now = self._requests_of(command.table).by_write[type(command)], self._time.read()
-        return Attempt(build, command, self._time, now, build(command, now))
-
-    def write(self, command: Write, attempt: Attempt | None = None) -> DynamoSteps[Applied | Refused]:
+    def write(self, command: Write, attempt: Attempt | None = None) -> WireSteps[Applied | Refused]:
         """Send a write; a refusal comes with the item, or the item is read afterwards."""
         requests = self._requests_of(command.table)
+        operation = OPERATIONS[type(command)]
         for _ in range(OVERTAKEN):
-            attempt = attempt or self.attempt(command)
+            attempt = attempt or Attempt(requests, command, self._time)
             try:
-                response = yield Trip(OPERATIONS[type(command)], requests.title, attempt, True)
+                response = yield from self._send(operation, attempt, requests, write=True)
             except ServiceError as error:
                 if error.code != CONDITION:
                     raise
                 returned = error.item
             else:
-                added = type(command) is Add
-                return Applied(
-                    attempt.now[0], requests.format.decode(response["Attributes"]) if added else None
-                )
-            item = yield from self._in_the_way(requests, command, returned)
-            again = _again(requests, command, item, returned)
+                added = requests.format.decode(response["Attributes"]) if type(command) is Add else None
+                return Applied(attempt.now[0], added)
+            item, again = yield from self._refused(requests, command, returned)
             if again is None:
                 return Refused(attempt.now[0], item)
             command, attempt = again, None
         raise errors.StoreThrottled(f"{command.key!r} was changed {OVERTAKEN} times in a row; retry later")
 
-    def _in_the_way(
-        self, requests: TableRequests, command: Write, item: RequestBody | None
-    ) -> DynamoSteps[Item | None]:
-        """Return the item that refused a write; a server that has returned none yet may never return any."""
-        if item is not None:
-            self._returns_items = True
-            return requests.format.decode(item)
-        if self._returns_items and not allowed(command, None):
-            return None
-        return (yield from self._get(requests, command))
+    def _refused(
+        self, requests: TableRequests, command: Write, returned: RequestBody | None
+    ) -> WireSteps[tuple[Item | None, Write | None]]:
+        """Return the item that refused a write; and the write to send again, if the item allows it by now.
 
-    def claim(self, command: Put, attempt: Attempt | None = None) -> DynamoSteps[Applied | Refused]:
+        A server that has returned no item yet may never return any.
+        """
+        if returned is not None:
+            self._returns_items = True
+            item = requests.format.decode(returned)
+            return item, _again(requests, command, item) if type(command) is Add else None
+        if self._returns_items and not allowed(command, None):
+            return None, None
+        found = yield from self._get(requests, command)
+        return found, _again(requests, command, found)
+
+    def claim(self, command: Put, attempt: Attempt | None = None) -> WireSteps[Applied | Refused]:
         """Write an item, and read first where claims are often refused."""
         if command.expect is not ABSENT:
             return (yield from self.write(command, attempt))
@@ -293,9 +311,8 @@ class DynamoOperations:
 
     # Several writes
 
-    def transact(self, command: Transact) -> DynamoSteps[Applied | Cancelled]:
+    def transact(self, command: Transact) -> WireSteps[Applied | Cancelled]:
         """Make all writes or none."""
-        check_count(command)
         if not command.writes:
             return Applied(self._time.read()[0])
         sent, writes = self._recall(command), command.writes
@@ -304,7 +321,7 @@ class DynamoOperations:
             reasons = yield from self._outcome(command, sent)
             if reasons is None:
                 return Applied(sent.now[0])
-            refusals, again = yield from self._refusals(writes, sent.now, reasons)
+            refusals, again = yield from self._refusals(writes, sent, reasons)
             if again is None or any(refusals):
                 return Cancelled(sent.now[0], refusals)
             sent, writes = None, again
@@ -313,9 +330,9 @@ class DynamoOperations:
         )
 
     def _transaction(self, writes: Sequence[Write]) -> SentTransaction:
-        now, all_of_it = self._time.read(), [self._requests_of(write.table) for write in writes]
+        now, tables = self._time.read(), [self._requests_of(write.table) for write in writes]
         actions = []
-        for requests, write in zip(all_of_it, writes, strict=True):
+        for requests, write in zip(tables, writes, strict=True):
             action = requests.by_write[type(write)](write, now)
             action.pop("ReturnValues", None)
             actions.append({ACTIONS[type(write)]: action})
@@ -323,17 +340,16 @@ class DynamoOperations:
         # The token is drawn, and not made from the content: two callers that add one to the same number at
         # the same moment send the same content, and mean two.
         body = {"TransactItems": actions, "ClientRequestToken": random_token()}
-        title = ", ".join(dict.fromkeys(requests.title for requests in all_of_it))
-        return SentTransaction(Trip("TransactWriteItems", title, body, True), now)
+        return SentTransaction(body, tables, now)
 
     def _outcome(
         self, command: Transact, sent: SentTransaction
-    ) -> DynamoSteps[list[CancellationReason] | None]:
+    ) -> WireSteps[list[CancellationReason] | None]:
         """Return why a transaction was cancelled, None if it was not; with its token it may be sent again."""
         unknown: errors.StoreError | None = None
         for _ in range(TRIES):
             try:
-                yield sent.trip
+                yield from self._send("TransactWriteItems", sent.body, *sent.tables, write=True)
                 return None
             except errors.StoreOutcomeUnknown as error:
                 unknown = error
@@ -356,49 +372,62 @@ class DynamoOperations:
         return sent if 0 <= self._time.read()[0] - sent.now[0] < RESEND_SECONDS else None
 
     def _refusals(
-        self, writes: Sequence[Write], now: ClockReading, reasons: list[CancellationReason]
-    ) -> DynamoSteps[tuple[tuple[Refused | None, ...], tuple[Write, ...] | None]]:
+        self, writes: Sequence[Write], sent: SentTransaction, reasons: list[CancellationReason]
+    ) -> WireSteps[tuple[tuple[Refused | None, ...], tuple[Write, ...] | None]]:
         """Return what refused each write; and the writes to send again, if items allow any of them by now."""
         refusals: list[Refused | None] = [None] * len(writes)
-        retries, retry = list(writes), False
-        for place, (write, reason) in enumerate(zip(writes, reasons, strict=True)):
+        retries = list(writes)
+        for place, (write, requests, reason) in enumerate(zip(writes, sent.tables, reasons, strict=True)):
             if reason.code in PASSING:
                 continue
             if reason.code != CONDITION_REASON:
                 raise errors.UsageError(
                     f"DynamoDB refuses write {place + 1} of a transaction: {reason.message}"
                 )
-            requests = self._requests_of(write.table)
-            item = yield from self._in_the_way(requests, write, reason.item)
-            again = _again(requests, write, item, reason.item)
+            item, again = yield from self._refused(requests, write, reason.item)
             if again is None:
-                refusals[place] = Refused(now[0], item)
-            else:
-                retries[place], retry = again, True
-        return tuple(refusals), tuple(retries) if retry else None
+                refusals[place] = Refused(sent.now[0], item)
+            retries[place] = again or write
+        return tuple(refusals), tuple(retries)
 
-    def rows(self, command: Batch) -> list[list[tuple[int, DynamoSteps[Applied | Refused]]]]:
-        """Return the steps of each write of a batch with its place; those of one item are one row, in order.
+    def rows(self, command: Batch) -> list[WireSteps[Row]]:
+        """Return steps that make the writes of a batch: those of one item in order, others side by side.
 
         DynamoDB's batches know no conditions, and its PartiQL batches only "if it does not exist", and need
         permissions of their own. So writes are sent singly, as many side by side as the store allows itself.
         """
         # Every request is built before any is sent.
-        attempts = [self.attempt(write) for write in command.writes]
-        rows: dict[Any, list[tuple[int, DynamoSteps[Any]]]] = {}
-        for place, (write, attempt) in enumerate(zip(command.writes, attempts, strict=True)):
-            send: Any = self.by_command[type(write)]
-            rows.setdefault((write.table.name, write.key, write.sort), []).append(
-                (place, send(write, attempt))
-            )
-        return list(rows.values())
+        rows: dict[Any, list[tuple[int, WireSteps[Any]]]] = {}
+        for place, write in enumerate(command.writes):
+            attempt = Attempt(self._requests_of(write.table), write, self._time)
+            steps = self.by_command[type(write)](write, attempt)  # type: ignore[call-arg]  # as writes' do
+            rows.setdefault(place_named(write), []).append((place, steps))
+        return list(map(_row, rows.values()))
 
 
-def _again(
-    requests: TableRequests, command: Write, item: Item | None, returned: RequestBody | None
-) -> Write | None:
+def _row(writes: list[tuple[int, WireSteps[Any]]]) -> WireSteps[Row]:
+    """Return what came of each write, by its place, up to the first error."""
+    replies: Row = []
+    for place, steps in writes:
+        try:
+            replies.append((place, (yield from steps)))
+        except errors.SemelError as error:
+            return [*replies, (place, error)]
+    return replies
+
+
+def stamped_otherwise(stamp: RequestBody, env: str) -> errors.SemelError | None:
+    """Return the error for a stamp of another environment or of a newer version."""
+    environment = stamp.get("environment", {}).get("S", env)
+    if environment != env:
+        return errors.WrongEnvironment(environment, env)
+    schema = int(stamp.get("schema", {}).get("N", SCHEMA))
+    return errors.SchemaTooNew(schema, SCHEMA) if schema > SCHEMA else None
+
+
+def _again(requests: TableRequests, command: Write, item: Item | None) -> Write | None:
     """Return the write to send again, if the item that is there allows it: what refused it may have gone."""
-    if (returned is not None and type(command) is not Add) or not allowed(command, item):
+    if not allowed(command, item):
         return None
     if type(command) is not Add:
         return command
@@ -412,25 +441,18 @@ def _again(
     return command
 
 
-def batch_reply(answers: Sequence[Sequence[tuple[int, Any]]]) -> Many:
-    """Return the replies of a batch in its order, or raise what kept writes from being made."""
-    failed = [row[-1][1] for row in answers if isinstance(row[-1][1], Exception)]
-    if failed:
-        raise _of_a_batch(failed, any(len(row) > 1 or row[-1][1] not in failed for row in answers))
-    return Many(tuple(reply for _, reply in sorted(chain(*answers), key=itemgetter(0))))
+def batch_reply(rows: Sequence[Row]) -> Many:
+    """Return the replies of a batch in its order, or raise what kept writes from being made.
 
-
-def _of_a_batch(failed: list[Exception], some_made: bool) -> Exception:
-    """Return the error of a batch of which writes failed: that nothing was made only if nothing was."""
-    for error in failed:
-        if not isinstance(
-            error, errors.StoreUnavailable | errors.StoreThrottled | errors.StoreOutcomeUnknown
-        ):
-            return error
-    unknown = next((error for error in failed if isinstance(error, errors.StoreOutcomeUnknown)), None)
-    if unknown is None and not some_made:
-        return failed[0]
-    cause = unknown or failed[0]
-    unsure = errors.StoreOutcomeUnknown(f"some writes of a batch may not have been made: {cause}")
-    unsure.__cause__ = cause
-    return unsure
+    That nothing was made is said only if nothing was.
+    """
+    replies = [reply for _, reply in sorted(chain(*rows), key=itemgetter(0))]
+    failed = [reply for reply in replies if isinstance(reply, Exception)]
+    if not failed:
+        return Many(tuple(replies))
+    certain = [error for error in failed if not isinstance(error, UNCERTAIN)]
+    unknown = [error for error in failed if isinstance(error, errors.StoreOutcomeUnknown)]
+    if certain or (not unknown and len(failed) == len(replies)):
+        raise (certain or failed)[0]
+    cause = (unknown or failed)[0]
+    raise errors.StoreOutcomeUnknown(f"some writes of a batch may not have been made: {cause}") from cause

@@ -2,22 +2,23 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from semel.aws.errors import ServiceError
 from semel.aws.time import ENOUGH
-from semel.aws.wire import Transport
+from semel.aws.wire import Transport, WireSteps
 from semel.core.clock import Clock
-from semel.core.commands import Batch, Found, Stored, Time, Watch
+from semel.core.commands import Batch, Many, Stored, Time, Watch
 from semel.core.connections import PerLoop
+from semel.core.drive import run_async, run_sync
 from semel.core.runtime import FORKING
 from semel.core.threads import SignalSafeLock
-from semel.errors import NotPermitted, SemelError, StoreClosed, TableMissing, UsageError
+from semel.errors import NotPermitted, StoreClosed, TableMissing
 from semel.model import ScanCost, TableSize
 from semel.stores.dynamodb.address import DynamoAddress, parse
 from semel.stores.dynamodb.requests import TableRequests
 from semel.stores.dynamodb.service import UNKNOWN_COST, ErrorTranslator, Timekeeper, scan_cost, table_size
-from semel.stores.dynamodb.steps import DynamoOperations, DynamoSteps, ReadFirst, Trip, batch_reply
+from semel.stores.dynamodb.steps import DynamoOperations, ReadFirst, Row, batch_reply
 from semel.stores.shared import Plans, place_named, tables_of, wake
 from semel.stores.waiting import KeyWatchers
 from semel.tables import LEDGER, Table
@@ -56,20 +57,19 @@ class DynamoDBStore:
         url: str = "dynamodb://",
     ) -> None:
         self.overflow = overflow
-        self._env = env
         self._clock = clock or Clock()
         kept = {name: table for table in tables for name in (table.name, asked(table).name)}
         self._requests = Plans(lambda table: TableRequests(table, kept.get(table.name, table), env))
-        self._requests_of = self._requests.of
         # Which tables were found, by their names in DynamoDB and by those that commands use.
         self._open: set[str] = set()
         self._ready: set[str] = set()
         self._closed = False
-        self._errors = ErrorTranslator(url, env)
-        self._ledger = self._requests_of(LEDGER)
+        self._ledger = self._requests.of(LEDGER)
         self._transport = transport or _transport(client, self._clock)
         self._time = Timekeeper(self._transport.time, self._clock, margin)
-        self._operations = DynamoOperations(self._time, self._requests_of, read_first)
+        self._operations = DynamoOperations(
+            self._transport, self._time, self._requests.of, ErrorTranslator(url, env), read_first
+        )
         self._own_overflow: Any = None
         self.reset_after_fork()
         FORKING.add(self)
@@ -128,44 +128,46 @@ class DynamoDBStore:
         """Execute the command, and return its reply."""
         kind = type(command)
         if self._looks_first(command) and self._shut(command):
-            self._open_up(command)
+            with self._opening:
+                self._run(self._look(command))
         if kind is Watch:
-            return self._watchers.watch(
-                place_named(command), command.seconds, lambda: self._run(self._operations.get(command))
-            )
-        if kind is Batch:
-            reply = batch_reply(self._side_by_side(command))
-        else:
-            reply = self._run(self._operations.by_command[kind](command))
+            look = partial(self._answer, command)
+            return self._watchers.watch(place_named(command), command.seconds, look)
+        reply = self._batch(command) if kind is Batch else self._answer(command)
         if self._watchers.watches or self._watchers.async_watches:
             wake(self._watchers, command, reply)
+        return reply
+
+    async def aexecute(self, command: Any) -> Any:
+        """Execute the command in this task, and return its reply."""
+        kind = type(command)
+        if self._looks_first(command) and self._shut(command):
+            async with self._aopening.here():
+                await self._arun(self._look(command))
+        if kind is Watch:
+            look = partial(self._aanswer, command)
+            return await self._watchers.awatch(place_named(command), command.seconds, look)
+        reply = await (self._abatch(command) if kind is Batch else self._aanswer(command))
+        wake(self._watchers, command, reply)
         return reply
 
     def at_once(self, command: Stored) -> Any | None:
         """Return what time it is, where that is known; every other reply takes a round trip."""
         if type(command) is not Time or self._closed or self._time.doubtful():
             return None
-        return self._run(self._operations.time(command))
+        return self._answer(command)
 
-    async def aexecute(self, command: Any) -> Any:
-        """Execute the command in this task, and return its reply."""
-        kind = type(command)
-        if self._looks_first(command) and self._shut(command):
-            await self._aopen_up(command)
-        if kind is Watch:
+    def _run(self, steps: WireSteps[Any]) -> Any:
+        return run_sync(steps, self._transport.perform)
 
-            async def look() -> Found:
-                found: Found = await self._arun(self._operations.get(command))
-                return found
+    def _answer(self, command: Any) -> Any:
+        return run_sync(self._operations.by_command[type(command)](command), self._transport.perform)
 
-            return await self._watchers.awatch(place_named(command), command.seconds, look)
-        if kind is Batch:
-            reply = batch_reply(await self._aside_by_side(command))
-        else:
-            reply = await self._arun(self._operations.by_command[kind](command))
-        if self._watchers.watches or self._watchers.async_watches:
-            wake(self._watchers, command, reply)
-        return reply
+    async def _arun(self, steps: WireSteps[Any]) -> Any:
+        return await run_async(steps, self._transport.aperform)
+
+    async def _aanswer(self, command: Any) -> Any:
+        return await self._arun(self._operations.by_command[type(command)](command))
 
     def reap(self, limit: int = 500) -> int:
         """Remove up to so many expired items of the tables in use; DynamoDB does that by itself, for free."""
@@ -178,18 +180,16 @@ class DynamoDBStore:
     def scan_cost(self, table: Table) -> ScanCost:
         """Return what it takes to read a whole table, as DynamoDB last counted it."""
         try:
-            described = self._run(self._operations.describe(self._requests_of(table)))
+            return scan_cost(self._run(self._operations.describe(table)))
         except NotPermitted:
             return UNKNOWN_COST
-        return scan_cost(described["Table"])
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:
         """Return the sizes of the tables that are there, as DynamoDB last counted them."""
         sizes = []
         for table in tables:
             with suppress(TableMissing):
-                described = self._run(self._operations.describe(self._requests_of(table)))
-                sizes.append(table_size(table.name, described["Table"]))
+                sizes.append(table_size(table.name, self._run(self._operations.describe(table))))
         return sizes
 
     async def leave(self) -> None:
@@ -221,7 +221,7 @@ class DynamoDBStore:
             raise StoreClosed("the store was closed")
         if type(command) is Time:
             return [self._some_table()] if self._time.doubtful() else []
-        tables = [self._requests_of(table) for table in tables_of(command)]
+        tables = [self._requests.of(table) for table in tables_of(command)]
         shut = [requests for requests in tables if requests.title not in self._open]
         self._ready |= {requests.table.name for requests in tables if requests not in shut}
         return shut or (tables[:1] if self._time.doubtful() else [])
@@ -231,68 +231,20 @@ class DynamoDBStore:
         used = [requests for requests in self._requests if requests.title in self._open]
         return used[0] if used else self._ledger
 
-    def _look(self, command: Any, requests: TableRequests) -> DynamoSteps[bool]:
-        look = self._operations.ask_time if type(command) is Time else self._operations.open
-        return look(requests, self._env)
+    def _look(self, command: Any) -> WireSteps[None]:
+        """Read the stamps of its tables; a time that contradicts what was known is confirmed, or refuted."""
+        for _ in range(ENOUGH):
+            for requests in self._shut(command):
+                if (yield from self._operations.open(requests, told=type(command) is Time)):
+                    self._open.add(requests.title)
+                self._time.settle()
 
-    def _open_up(self, command: Any) -> None:
-        with self._opening:
-            for _ in range(ENOUGH):  # a time that contradicts what was known is confirmed, or refuted
-                for requests in self._shut(command):
-                    self._looked_at(requests, self._run(self._look(command, requests)))
+    # Batches
 
-    async def _aopen_up(self, command: Any) -> None:
-        async with self._aopening.here():
-            for _ in range(ENOUGH):
-                for requests in self._shut(command):
-                    self._looked_at(requests, await self._arun(self._look(command, requests)))
-
-    def _looked_at(self, requests: TableRequests, seen: bool) -> None:
-        if seen:
-            self._open.add(requests.title)
-        self._time.settle()
-
-    # Running steps, for threads and for tasks
-
-    def _run(self, steps: DynamoSteps[Any]) -> Any:
-        trip: Trip | None = None
-        call = self._transport.call
-        try:
-            trip = next(steps)
-            while True:
-                try:
-                    response = call(trip.operation, trip.request, write=trip.write)
-                except Exception as error:  # noqa: BLE001 - the steps decide
-                    trip = steps.throw(error)
-                else:
-                    trip = steps.send(response)
-        except StopIteration as end:
-            return end.value
-        except (ServiceError, UnicodeEncodeError) as error:
-            raise self._translated(error, trip) from error
-
-    async def _arun(self, steps: DynamoSteps[Any]) -> Any:
-        trip: Trip | None = None
-        call = self._transport.acall
-        try:
-            trip = next(steps)
-            while True:
-                try:
-                    response = await call(trip.operation, trip.request, write=trip.write)
-                except Exception as error:  # noqa: BLE001 - the steps decide
-                    trip = steps.throw(error)
-                else:
-                    trip = steps.send(response)
-        except StopIteration as end:
-            return end.value
-        except (ServiceError, UnicodeEncodeError) as error:
-            raise self._translated(error, trip) from error
-
-    def _side_by_side(self, command: Batch) -> list[list[tuple[int, Any]]]:
-        """Return what came of each row of a batch, up to its first error."""
+    def _batch(self, command: Batch) -> Many:
         rows = self._operations.rows(command)
         if len(rows) < 2:
-            return list(map(self._row, rows))
+            return batch_reply(list(map(self._run, rows)))
         if self._closed:
             raise StoreClosed("the store was closed")
         if not self._workers:
@@ -300,46 +252,19 @@ class DynamoDBStore:
 
             # Two threads may each add some; the first are used, and others are never started.
             self._workers.append(WorkerThreads(AT_ONCE, "semel-dynamodb"))
-        return self._workers[0].map(self._row, rows)
+        return batch_reply(self._workers[0].map(self._run, rows))
 
-    async def _aside_by_side(self, command: Batch) -> list[list[tuple[int, Any]]]:
+    async def _abatch(self, command: Batch) -> Many:
         import asyncio
 
-        rows = self._operations.rows(command)
-        waiting, answers = iter(enumerate(rows)), [list[Any]() for _ in rows]
+        rows, replies = iter(self._operations.rows(command)), list[Row]()
 
         async def work() -> None:
-            for number, row in waiting:
-                answers[number] = await self._arow(row)
+            for row in rows:
+                replies.append(await self._arun(row))
 
-        await asyncio.gather(*(work() for _ in range(min(AT_ONCE, len(rows)))))
-        return answers
-
-    def _row(self, row: list[tuple[int, DynamoSteps[Any]]]) -> list[tuple[int, Any]]:
-        answers: list[tuple[int, Any]] = []
-        try:
-            answers.extend((place, self._run(steps)) for place, steps in row)
-        except SemelError as error:
-            answers.append((-1, error))
-        return answers
-
-    async def _arow(self, row: list[tuple[int, DynamoSteps[Any]]]) -> list[tuple[int, Any]]:
-        answers: list[tuple[int, Any]] = []
-        try:
-            for place, steps in row:
-                answers.append((place, await self._arun(steps)))
-        except SemelError as error:
-            answers.append((-1, error))
-        return answers
-
-    def _translated(self, error: ServiceError | UnicodeEncodeError, trip: Trip | None) -> Exception:
-        if isinstance(error, UnicodeEncodeError):
-            return UsageError(f"text with half a character in it cannot be written: {error.object!r:.80}")
-        if trip is None:
-            return error
-        titles = trip.title.split(", ")
-        tables = [requests.table for requests in self._requests if requests.title in titles]
-        return self._errors.translated(error, trip.operation, trip.title, tables)
+        await asyncio.gather(*(work() for _ in range(min(AT_ONCE, len(command.writes)))))
+        return batch_reply(replies)
 
 
 def _transport(client: Any, clock: Clock) -> Transport:
