@@ -4,7 +4,8 @@ import os
 import re
 from binascii import Error as NotBase64
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import ceil, floor, isfinite
 from typing import Any, TypeAlias
@@ -83,66 +84,56 @@ def _of_kind(value: Any, *kinds: type) -> Any:
 def _object_value(value: Any) -> Value:
     if FLOATS in _of_kind(value, dict):
         raise UsageError(f"an object has no field {FLOATS!r}: semel keeps one of that name itself")
-    encoded = plain_value(value)
-    if floats := list(_whole_floats(value, "")):
-        encoded["M"][FLOATS] = {"L": [{"S": place} for place in floats]}
+    floats: list[Value] = []
+    encoded = _plain_value(value, "", floats)
+    if floats:
+        encoded["M"][FLOATS] = {"L": floats}
     return encoded
 
 
-def _whole_floats(value: Any, place: str) -> Iterator[str]:
-    """Yield where in an object the floats are that DynamoDB would return as whole numbers."""
-    match value:
-        case float() if value.is_integer():
-            yield place
-        case dict():
-            for name, each in value.items():
-                yield from _whole_floats(each, f"{place}/{name.replace('~', '~0').replace('/', '~1')}")
-        case list() | tuple():
-            for number, each in enumerate(value):
-                yield from _whole_floats(each, f"{place}/{number}")
-
-
-def restore_floats(content: Any) -> Any:
-    """Return an object with its floats as they were."""
-    if isinstance(content, dict) and FLOATS in content:
-        for place in content.pop(FLOATS):
-            _restore_float(content, place)
-    return content
-
-
-def _restore_float(content: Any, place: str) -> None:
-    *way, last = [name.replace("~1", "/").replace("~0", "~") for name in place.split("/")]
-    try:
-        for name in way[1:]:
-            content = content[int(name) if isinstance(content, list) else name]
-        at = int(last) if isinstance(content, list) else last
-        if isinstance(content[at], int):
-            content[at] = float(content[at])
-    except (KeyError, IndexError, TypeError, ValueError):
-        return  # another program has changed the object since
-
-
-def _set_value(value: Any) -> Value:
-    # In one order, so that equal sets make equal requests.
-    return {"SS": sorted(_of_kind(each, str) for each in _of_kind(value, set, frozenset))}
-
-
-def plain_value(value: Any) -> Value:
-    """Write anything that JSON knows."""
+def _plain_value(value: Any, place: str, floats: list[Value]) -> Value:
+    """Write what JSON knows, and note the places of whole floats."""
     match value:
         case str():
             return {"S": value}
         case bool():
             return {"BOOL": value}
         case int() | float():
+            if isinstance(value, float) and value.is_integer():
+                floats.append({"S": place})
             return {"N": number(value)}
         case None:
             return {"NULL": True}
         case list() | tuple():
-            return {"L": [plain_value(each) for each in value]}
+            return {"L": [_plain_value(each, f"{place}/{at}", floats) for at, each in enumerate(value)]}
         case dict() if all(isinstance(name, str) for name in value):
-            return {"M": {name: plain_value(each) for name, each in value.items()}}
+            within = {name: f"{place}/{name.replace('~', '~0').replace('/', '~1')}" for name in value}
+            return {"M": {name: _plain_value(each, within[name], floats) for name, each in value.items()}}
     raise UsageError(f"an object holds what JSON knows, and not a {type(value).__name__}")
+
+
+def restore_floats(content: Any) -> Any:
+    """Return an object with its floats as they were."""
+    if isinstance(content, dict) and FLOATS in content:
+        for place in content.pop(FLOATS):
+            way = [name.replace("~1", "/").replace("~0", "~") for name in place.split("/")]
+            # Where another program has changed the object since, there may be no such place.
+            with suppress(KeyError, IndexError, TypeError, ValueError):
+                _restore_float(content, way[1:])
+    return content
+
+
+def _restore_float(content: Any, way: list[str]) -> None:
+    at = int(way[0]) if isinstance(content, list) else way[0]
+    if way[1:]:
+        _restore_float(content[at], way[1:])
+    elif isinstance(content[at], int):
+        content[at] = float(content[at])
+
+
+def _set_value(value: Any) -> Value:
+    # In one order, so that equal sets make equal requests.
+    return {"SS": sorted(_of_kind(each, str) for each in _of_kind(value, set, frozenset))}
 
 
 ENCODE: dict[Kind, Encode] = {
@@ -157,22 +148,21 @@ ENCODE: dict[Kind, Encode] = {
 
 def parse_number(text: str) -> int | float:
     """Read a number: whole where it was written whole, with as many digits as a whole one may have."""
-    digits = text[1:] if text[0] == "-" else text
+    digits = text.removeprefix("-")
     return int(text) if digits.isdigit() and len(digits) <= MOST_DIGITS else float(text)
 
 
 def plain(value: Value) -> Any:
     """Read a value of any type."""
-    for tag, content in value.items():
-        return DECODE[tag](content)
-    raise UsageError("a value of DynamoDB has a type")
+    [(tag, content)] = value.items()
+    return DECODE[tag](content)
 
 
 DECODE: dict[str, Callable[[Any], Any]] = {
-    "S": lambda content: content,
+    "S": str,
     "N": parse_number,
     "B": a2b_base64,
-    "BOOL": lambda content: content,
+    "BOOL": bool,
     "NULL": lambda _: None,
     "M": lambda content: {name: plain(each) for name, each in content.items()},
     "L": lambda content: [plain(each) for each in content],
@@ -226,9 +216,9 @@ READ: dict[Form, Callable[[Any], Any]] = {
     Form.ISO: from_iso,
 }
 # How a moment may have been written by another program, beside how semel writes it.
-SPELLINGS: dict[Form, Callable[[float], Iterator[Value]]] = {
-    Form.SECONDS: lambda moment: iter([{"N": number(moment)}]),
-    Form.MILLISECONDS: lambda moment: iter([{"N": number(milliseconds(moment))}]),
+SPELLINGS: dict[Form, Callable[[float], Iterable[Value]]] = {
+    Form.SECONDS: lambda moment: [{"N": number(moment)}],
+    Form.MILLISECONDS: lambda moment: [{"N": number(milliseconds(moment))}],
     Form.ISO: _iso_spellings,
 }
 # The present, as it is compared with ends of a form.
@@ -249,14 +239,10 @@ def body_value(data: Any, encoding: str | None) -> Value:
 
 def body(text: Any, encoding: str | None) -> Any:
     """Read the bytes of a body; anything else stays as it is, for the reader to report."""
-    if not isinstance(text, str):
-        return text
-    if encoding == "json":
-        return text.encode()
-    try:
-        return a2b_base64(text)
-    except NotBase64:
-        return text
+    if isinstance(text, str):
+        with suppress(NotBase64):
+            return text.encode() if encoding == "json" else a2b_base64(text)
+    return text
 
 
 def size(item: dict[str, Value]) -> int:
@@ -265,20 +251,20 @@ def size(item: dict[str, Value]) -> int:
 
 
 def _size(value: Value) -> int:
-    for tag, content in value.items():
-        match tag:
-            case "S":
-                return len(content.encode())
-            case "N":
-                return 21
-            case "B":
-                return len(content) * 3 // 4
-            case "SS":
-                return sum(len(each.encode()) for each in content)
-            case "M":
-                return 3 + len(content) + size(content)
-            case "L":
-                return 3 + sum(1 + _size(each) for each in content)
+    [(tag, content)] = value.items()
+    match tag:
+        case "S":
+            return len(content.encode())
+        case "N":
+            return 21
+        case "B":
+            return len(content) * 3 // 4
+        case "SS":
+            return sum(len(each.encode()) for each in content)
+        case "M":
+            return 3 + len(content) + size(content)
+        case "L":
+            return 3 + sum(1 + _size(each) for each in content)
     return 1
 
 
@@ -342,9 +328,9 @@ QUICK = {Kind.TEXT: "S", Kind.NUMBER: "N", Kind.BYTES: "B"}
 # An end that is repeated for DynamoDB's own deletion, and for nothing else.
 END = "end"
 NUMBERS = frozenset({"N", END})
-# Numbers within these bounds are as Python writes them.
-PLAIN_FLOAT = (1e-100, 1e100)
-PLAIN_INT = 10**18
+# Numbers between these are as Python writes them.
+LEAST, MOST = 1e-100, 1e18
+OTHER = ("", "")
 
 
 class ItemFormat:
@@ -361,59 +347,58 @@ class ItemFormat:
         self.shared: bool = mapping.holds is not None and not direct
         """Whether programs write in it that do not know the table that is asked for."""
         self._prefix = prefix(env, "") if mapping.bare_keys and not direct else ""
-        columns = _ends(mapping) if direct else mapping.columns
+        self._columns = {asked.partition: Column(name=kept.partition)}
+        if asked.sort is not None and kept.sort is not None:
+            self._columns[asked.sort] = Column(name=kept.sort)
+        for attribute, column in mapping.columns.items():
+            if not direct or column.name == kept.expires:
+                self._columns.setdefault(column.name if direct else attribute, column)
         self.fields: dict[str, Field] = {
-            attribute: Field(attribute, kind, self._column(attribute, columns))
+            attribute: Field(attribute, kind, self._column(attribute))
             for attribute, kind in asked.kinds.items()
         }
         self.partition: Field = self.fields[asked.partition]
         self.sort: Field | None = None if asked.sort is None else self.fields[asked.sort]
         self.expires: Field = self.fields[asked.expires]
-        for attribute, field in self.fields.items():
-            field.repeats = tuple(self._repeats(attribute, field))
-        self._comparable = self._column(FINGERPRINT, columns).comparable
-        spread = {} if direct else mapping.spread
+        for field in self.fields.values():
+            field.repeats = tuple(self._repeats(field))
         self._spread = {
             attribute: {name: Field(name, mapping.attributes[name], Column(name=name)) for name in names}
-            for attribute, names in spread.items()
+            for attribute, names in mapping.spread.items()
+            if not direct
         }
         self._gathered = {
-            name: (whole, fields[name]) for whole, fields in self._spread.items() for name in fields
+            name: (whole, part) for whole, parts in self._spread.items() for name, part in parts.items()
         }
-        keys = {field.attribute for field in (self.partition, self.sort) if field is not None}
         # The command says where an item is; and its owners do not find in it what they have no use for.
-        self._left_out = keys | (HISTORY - mapping.columns.keys() if self.shared else frozenset())
-        self._quick = {
-            attribute: (QUICK[field.kind], field.name)
-            for attribute, field in self.fields.items()
-            if self._is_plain(field) and attribute not in self._left_out
-        }
+        unknown = HISTORY - mapping.columns.keys() if self.shared else frozenset()
+        self._left_out = {*asked.key, *unknown}
         self._ttl = mapping.ttl
-        if [name for name, _ in self.expires.repeats] == [self._ttl] and self.expires.form is Form.PLAIN:
-            self._quick[asked.expires] = (END, self.expires.name)
-        self._read = {field.name: field for field in self.fields.values() if field.attribute not in keys}
+        self._quick = {field.attribute: tag for field in self.fields.values() if (tag := self._tag(field))}
+        self._read = {field.name: field for field in self.fields.values() if field.attribute not in asked.key}
         self._defaults = [field for field in self._read.values() if field.default is not None]
         self.bodies: list[Field] = [field for field in self._read.values() if field.form is Form.JSON]
         self.is_plain: bool = not mapping.columns and not mapping.spread
         """Whether every attribute is as the rules have it."""
 
-    def _column(self, attribute: str, columns: Mapping[str, Column]) -> Column:
-        for ours, theirs in ((self.asked.partition, self.kept.partition), (self.asked.sort, self.kept.sort)):
-            if attribute == ours and theirs is not None:
-                return Column(name=theirs)
-        return columns.get(attribute) or Column(name=attribute)
+    def _column(self, attribute: str) -> Column:
+        return self._columns.get(attribute) or Column(name=attribute)
 
-    def _repeats(self, attribute: str, field: Field) -> Iterator[tuple[str, Encode]]:
-        if attribute == self.asked.expires and self.kept.ttl not in ("", field.name):
+    def _repeats(self, field: Field) -> Iterator[tuple[str, Encode]]:
+        if field is self.expires and self.kept.ttl not in ("", field.name):
             yield self.kept.ttl, FORMED[Form.SECONDS]
         for name, (repeated, form) in self.kept.copies.items():
-            if repeated == attribute:
+            if repeated == field.attribute:
                 yield name, FORMED[form]
 
-    def _is_plain(self, field: Field) -> bool:
-        formed = field.form is not Form.PLAIN or field.attribute in self._spread
-        spelled = field.decode is not None
-        return field.kind in QUICK and not (formed or spelled or field.repeats or field is self.expires)
+    def _tag(self, field: Field) -> tuple[str, str] | None:
+        """Return how values of a field are written without a call, and its name; None if they are not."""
+        if field.kind not in QUICK or field.form is not Form.PLAIN or field.decode is not None:
+            return None
+        if field is self.expires:
+            return (END, field.name) if [name for name, _ in field.repeats] == [self._ttl] else None
+        calls = field.repeats or field.attribute in self._left_out or field.attribute in self._spread
+        return None if calls else (QUICK[field.kind], field.name)
 
     def spreads(self, attribute: str) -> bool:
         """Return whether the fields of this attribute are attributes of their own."""
@@ -423,10 +408,13 @@ class ItemFormat:
         """Return the field of an attribute; one that the table lacks is refused."""
         field = self.fields.get(attribute)
         if field is None:
-            raise UsageError(
-                f"table {self.asked.name} has no attribute {attribute!r}; it has {', '.join(self.fields)}"
-            )
+            raise self._unknown(attribute)
         return field
+
+    def _unknown(self, attribute: str) -> UsageError:
+        return UsageError(
+            f"table {self.asked.name} has no attribute {attribute!r}; it has {', '.join(self.fields)}"
+        )
 
     # Keys
 
@@ -446,7 +434,7 @@ class ItemFormat:
                 f"{self.title} keeps keys as they stand, so it serves environment {self.env!r} without a "
                 f"scope, and not {key!r}: give other environments and scopes a table of their own"
             )
-        return key[len(self._prefix) :]
+        return key.removeprefix(self._prefix)
 
     def bare_prefix(self, beginning: str) -> str:
         """Return the beginning of keys as they stand in the table."""
@@ -466,18 +454,14 @@ class ItemFormat:
         if item.get(self.asked.expires) is None and not self.asked.forever:
             raise self.endless()
         written = self.encode(item, [], now) | self.key(key, sort)
-        if self.kept.parts or self.kept.fixed:
-            written |= self.beside(key)
-        return written
+        return written | self.pieces(key) if self.kept.parts else written
 
-    def beside(self, key: str) -> dict[str, Value]:
-        """Write what every item has beside what the rules know: pieces of its key, and what is fixed."""
-        kept = self.kept
-        written = {name: plain_value(value) for name, value in kept.fixed.items()}
-        pieces = self.bare(key).split(kept.separator, max(0, len(kept.parts) - 1))
-        if len(pieces) == len(kept.parts):
-            written |= {name: {"S": piece} for name, piece in zip(kept.parts, pieces, strict=True) if name}
-        return written
+    def pieces(self, key: str) -> dict[str, Value]:
+        """Write the pieces of its key that an item repeats for its owner."""
+        names, pieces = self.kept.parts, self.bare(key).split(self.kept.separator, len(self.kept.parts) - 1)
+        if not names or len(pieces) != len(names):
+            return {}
+        return {name: {"S": piece} for name, piece in zip(names, pieces, strict=True) if name}
 
     def encode(self, item: Item, gone: list[str], now: ClockReading | None) -> dict[str, Value]:
         """Write attributes, and add the names of those that are missing to `gone`.
@@ -487,7 +471,7 @@ class ItemFormat:
         written: dict[str, Value] = {}
         quick = self._quick
         for attribute, value in item.items():
-            tag, name = quick.get(attribute, ("", ""))
+            tag, name = quick.get(attribute, OTHER)
             kind = type(value)
             if kind is After and now is not None:
                 # What ends later is counted from the latest that it may be now.
@@ -495,11 +479,7 @@ class ItemFormat:
                 kind = float
             if tag == "S" and kind is str:
                 written[name] = {"S": value}
-            elif tag in NUMBERS and kind is int and -PLAIN_INT < value < PLAIN_INT:
-                written[name] = {"N": repr(value)}
-                if tag == END and now is not None:
-                    written[self._ttl] = {"N": repr(value)}
-            elif tag in NUMBERS and kind is float and PLAIN_FLOAT[0] < value < PLAIN_FLOAT[1]:
+            elif tag in NUMBERS and (kind is float or kind is int) and LEAST < value < MOST:
                 written[name] = {"N": repr(value).removesuffix(".0")}
                 if tag == END and now is not None:
                     written[self._ttl] = {"N": repr(ceil(value))}
@@ -508,46 +488,40 @@ class ItemFormat:
             elif tag == "B" and kind is bytes:
                 written[name] = {"B": b2a_base64(value, newline=False).decode("ascii")}
             else:
-                self._encode_other(written, gone, attribute, value, item, now)
+                for name, encoded in self._others(attribute, value, item, now):
+                    if encoded is None:
+                        gone.append(name)
+                    else:
+                        written[name] = encoded
         return written
 
-    def _encode_other(  # noqa: PLR0917 - what `encode` knows of one attribute
-        self,
-        written: dict[str, Value],
-        gone: list[str],
-        attribute: str,
-        value: Any,
-        item: Item,
-        now: ClockReading | None,
-    ) -> None:
-        field = self.fields.get(attribute) or self.field(attribute)
+    def _others(
+        self, attribute: str, value: Any, item: Item, now: ClockReading | None
+    ) -> Iterator[tuple[str, Value | None]]:
+        """Yield what DynamoDB has for an attribute, by its names there; None for what is missing."""
+        field = self.field(attribute)
         if attribute in self._left_out:
             return
         if attribute in self._spread:
-            self._encode_spread(written, gone, attribute, value or {})
+            yield from self._parts(self._spread[attribute], value or {})
             return
-        repeats = () if now is None else field.repeats
         ends = field is self.expires and bool(self.asked.forever) and value in (None, FOREVER)
         if ends and now is not None and self.kept.longest is not None:
             value, ends = now[1] + self.kept.longest, False  # its owner's code looks for an end
-        if value is None or ends or (field.kind is Kind.SET and not value):
-            gone += [field.name, *[name for name, _ in repeats]]
-            return
-        written[field.name] = (
-            self._body(value, field, item) if field.form is Form.JSON else field.write(value)
-        )
-        for name, encode in repeats:
-            written[name] = encode(value)
+        gone = value is None or ends or (field.kind is Kind.SET and not value)
+        if field.form is Form.JSON and not gone:
+            yield field.name, self._body(value, field, item)
+        else:
+            yield field.name, None if gone else field.write(value)
+        for name, encode in () if now is None else field.repeats:
+            yield name, None if gone else encode(value)
 
-    def _encode_spread(
-        self, written: dict[str, Value], gone: list[str], attribute: str, value: dict[str, Any]
-    ) -> None:
-        """Write the fields of a value as attributes of their own; a field without one is refused."""
-        fields = self._spread[attribute]
-        if unknown := value.keys() - fields.keys():
-            self.field(min(unknown))
-        gone += [name for name, one in value.items() if one is None]
-        written |= {name: fields[name].write(one) for name, one in value.items() if one is not None}
+    def _parts(self, fields: dict[str, Field], value: Item) -> Iterator[tuple[str, Value | None]]:
+        """Yield the fields of a value, which are attributes of their own; one without is refused."""
+        for name, part in value.items():
+            if name not in fields:
+                raise self._unknown(name)
+            yield name, None if part is None else fields[name].write(part)
 
     def _body(self, value: Any, field: Field, item: Item) -> Value:
         if ENCODING not in item:
@@ -579,20 +553,19 @@ class ItemFormat:
         fields = self._read
         for name, value in item.items():
             field = fields.get(name)
-            if field is None:
-                if name in self._gathered:
-                    whole, part = self._gathered[name]
-                    known.setdefault(whole, {})[name] = part.read(plain(value))
-                continue
-            if "S" in value:
-                content = value["S"]
-            elif "N" in value:
-                text = value["N"]
-                short = text.isdigit() and len(text) <= MOST_DIGITS
-                content = int(text) if short else float(text) if "." in text else parse_number(text)
-            else:
-                content = plain(value)
-            known[field.attribute] = content if field.decode is None else field.read(content)
+            if field is not None:
+                if "S" in value:
+                    content = value["S"]
+                elif "N" in value:
+                    text = value["N"]
+                    short = text.isdigit() and len(text) <= MOST_DIGITS
+                    content = int(text) if short else float(text) if "." in text else parse_number(text)
+                else:
+                    content = plain(value)
+                known[field.attribute] = content if field.decode is None else field.read(content)
+            elif name in self._gathered:
+                whole, part = self._gathered[name]
+                known.setdefault(whole, {})[name] = part.read(plain(value))
         # An item without an end has none, whoever wrote it.
         known.setdefault(self.expires.attribute, FOREVER)
         if self.shared:
@@ -604,7 +577,7 @@ class ItemFormat:
         bodies = [field.attribute for field in self.bodies if field.attribute in known]
         foreign = TOKEN not in known
         theirs = foreign or len(str(known.get(FINGERPRINT))) == MD5_DIGITS
-        if theirs and not self._comparable:
+        if theirs and not self._column(FINGERPRINT).comparable:
             known.pop(FINGERPRINT, None)
         if foreign or bodies:
             for field in self._defaults:
@@ -613,9 +586,3 @@ class ItemFormat:
                     known[field.attribute] = known.get(field.default.attribute) if same else field.default
         for attribute in bodies:
             known[attribute] = body(known[attribute], known[ENCODING])
-
-
-def _ends(kept: TableMapping) -> dict[str, Column]:
-    """Return how a table's own end is written, as the table says that it stands for."""
-    columns = [column for column in kept.columns.values() if column.name == kept.expires]
-    return dict.fromkeys([kept.expires], columns[0]) if columns else {}

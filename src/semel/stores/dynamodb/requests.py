@@ -1,21 +1,22 @@
 """The requests of one table: what is sent for each command. No I/O is done here.
 
-What a write says depends only on which attributes it has and which it expects, so its texts are built once
-and kept; a request then is these texts with its values.
+The texts of a write depend only on which attributes it has and which it expects, so they are built once; a
+request then is these texts with its values.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from semel.core.commands import (
     ABSENT,
-    ANY,
     NOW,
     Add,
     Delete,
     Expect,
     Get,
     Item,
+    Presence,
     Put,
     Query,
     Update,
@@ -54,21 +55,23 @@ TRANSACT_BYTES = 4 * 1024 * 1024
 ITEM_BYTES = 400 * 1024
 
 EXISTS, MISSING = "attribute_exists(#p)", "attribute_not_exists(#p)"
-LIVING = "attribute_not_exists(#x) OR #x > :now"
-
 BOUNDED: Final[dict[tuple[str, ...], str]] = {
     (":low", ":high"): "BETWEEN :low AND :high",
     (":low",): ">= :low",
     (":high",): "<= :high",
 }
 
+# How many texts of each kind are kept: one for each set of names that rules write.
+SHAPES = 1024
+NOTHING: Final[dict[str, Any]] = {}
+
 
 class Expression:
     """Clauses that all have to hold, and what stands for names and values in them."""
 
-    def __init__(self, clauses: list[str], names: Names) -> None:
-        self.clauses = clauses
-        self.names = names
+    def __init__(self, *clauses: str) -> None:
+        self.clauses = [clause for clause in clauses if clause]
+        self.names: Names = {}
         self.values: ItemValues = {}
 
     def name(self, name: str) -> str:
@@ -99,9 +102,7 @@ class TableRequests:
         self.table = asked
         self.format: ItemFormat = ItemFormat(asked, kept, env)
         self.title: str = self.format.title
-        self._partition: Names = {"#p": self.format.partition.name}
-        self._updates: dict[Any, Texts] = {}
-        self._expects: dict[Any, Texts] = {}
+        self._marks = {"#p": self.format.partition.name, "#x": self.format.expires.name}
         self.by_write: dict[type, Callable[[Any, ClockReading], RequestBody]] = {
             Put: self.put,
             Update: self.update,
@@ -111,8 +112,10 @@ class TableRequests:
 
     def get(self, command: Get | Watch | Write) -> RequestBody:
         """GetItem, never from a replica."""
-        key = self.format.key(command.key, command.sort)
-        return {"TableName": self.title, "Key": key, "ConsistentRead": True}
+        return self._at(command) | {"ConsistentRead": True}
+
+    def _at(self, command: Get | Watch | Write) -> RequestBody:
+        return {"TableName": self.title, "Key": self.format.key(command.key, command.sort)}
 
     def stamp(self) -> RequestBody:
         """GetItem of the table's stamp."""
@@ -123,12 +126,11 @@ class TableRequests:
     def put(self, command: Put, now: ClockReading) -> RequestBody:
         """PutItem."""
         item = self.format.item(command.key, command.sort, command.item, now)
-        return self._guarded({"TableName": self.title, "Item": item}, command.expect, {}, {})
+        return self._guarded({"TableName": self.title, "Item": item}, command.expect)
 
     def delete(self, command: Delete, _: ClockReading) -> RequestBody:
         """DeleteItem."""
-        key = self.format.key(command.key, command.sort)
-        return self._guarded({"TableName": self.title, "Key": key}, command.expect, {}, {})
+        return self._guarded(self._at(command), command.expect)
 
     def update(self, command: Update, now: ClockReading) -> RequestBody:
         """UpdateItem of an item that exists."""
@@ -136,8 +138,8 @@ class TableRequests:
             raise self.format.endless()
         gone: list[str] = []
         changes = self.format.encode(command.set, gone, now)
-        text, names, places = self._changes(tuple(changes), (), tuple(gone), "")
-        request = {"TableName": self.title, "Key": self.format.key(command.key, command.sort)}
+        text, names, places = _update_text(tuple(changes), (), tuple(gone), "")
+        request = self._at(command)
         if text:
             request["UpdateExpression"] = text
         return self._guarded(request, command.expect, names, dict(zip(places, changes.values(), strict=True)))
@@ -152,69 +154,62 @@ class TableRequests:
         always = {name: value for name, value in command.set.items() if name != expires}
         changes = fmt.encode(always, gone, now)
         once = fmt.encode({expires: command.set[expires]}, [], now) if expires in command.set else {}
-        clause = self._creating(command, ends=bool(once))
-        once |= fmt.beside(command.key)
-        text, names, places = self._changes(tuple(changes), tuple(once), tuple(gone), field.name)
+        condition = Expression(self._creating(command, ends=bool(once)))
+        once |= fmt.pieces(command.key)
+        text, names, places = _update_text(tuple(changes), tuple(once), tuple(gone), field.name)
         values = dict(zip(places, [*changes.values(), *once.values()], strict=True))
         values |= {":start": {"N": number(field.default or 0)}, ":by": {"N": number(command.by)}}
-        expression = Expression([clause] if clause else [], {})
         if command.cap is not None:
             values[":max"] = {"N": number(command.cap - command.by)}
             # What is missing counts as zero.
             fits = "attribute_not_exists(#n) OR " if command.by <= command.cap else ""
-            expression.clauses.append(f"{fits}#n <= :max")
-        names = names | (self._partition if "#p" in clause else {})
-        names |= {"#x": fmt.expires.name} if "#x" in clause else {}
-        key = fmt.key(command.key, command.sort)
-        request = {"TableName": self.title, "Key": key, "UpdateExpression": text, "ReturnValues": "ALL_NEW"}
-        return _conditional(request, expression.text, names, values)
+            condition.clauses.append(f"{fits}#n <= :max")
+        request = self._at(command) | {"UpdateExpression": text, "ReturnValues": "ALL_NEW"}
+        return self._conditional(request, condition.text, names, values)
 
     def _creating(self, command: Add, *, ends: bool) -> str:
         """Return the clause that says whether an addition may create its item, and change this one."""
         if command.by < 0 or not (ends or self.table.forever):
             return EXISTS
-        # An item without an end has none, and gets none: see `without_end`.
+        # An item without an end has none, and gets none: see `_again` in `steps`.
         return f"{MISSING} OR attribute_exists(#x)" if ends and self.table.forever else ""
 
     def creates(self, command: Add) -> bool:
         """Return whether an addition says when an item that it creates ends, or need not say it."""
         return bool(self.table.forever) or command.set.get(self.table.expires) is not None
 
-    def _changes(
-        self, changes: tuple[str, ...], once: tuple[str, ...], gone: tuple[str, ...], counted: str
-    ) -> Texts:
-        """Return the text that sets attributes, some only where they are missing, and removes others."""
-        shape = (changes, once, gone, counted)
-        known = self._updates.get(shape)
-        if known is None:
-            known = self._updates[shape] = _update_text(*shape)
-        return known
-
     # What a write expects
 
-    def _guarded(self, request: RequestBody, expect: Expect, names: Names, values: ItemValues) -> RequestBody:
+    def _guarded(
+        self, request: RequestBody, expect: Expect, names: Names = NOTHING, values: ItemValues = NOTHING
+    ) -> RequestBody:
         """Add what a write expects to its request."""
-        if expect is ANY:
-            return _conditional(request, "", names, values)
-        if expect is ABSENT:
-            return _conditional(request, MISSING, self._partition, values)
-        if not self.format.is_plain:
-            expression = Expression([EXISTS], self._partition.copy())
-            expression.clauses += [
-                self.equals(expression, attribute, value)
-                for attribute, value in expect.items()  # type: ignore[union-attr]
-            ]
-            names, values = names | expression.names, values | expression.values
-            return _conditional(request, expression.text, names, values)
-        gone: list[str] = []
-        expected = self.format.encode(expect, gone, None)  # type: ignore[arg-type]
-        shape = (*expected, None, *gone)
-        known = self._expects.get(shape)
-        if known is None:
-            known = self._expects[shape] = _expect_text(self._partition, [*expected], gone)
-        text, named, places = known
-        values |= zip(places, expected.values(), strict=True)
-        return _conditional(request, text, names | named, values)
+        if isinstance(expect, Presence):
+            return self._conditional(request, MISSING if expect is ABSENT else "", names, values)
+        if self.format.is_plain:
+            gone: list[str] = []
+            expected = self.format.encode(expect, gone, None)  # type: ignore[arg-type]  # it reads it only
+            text, expecting, places = _expect_text(tuple(expected), tuple(gone))
+            values = values | dict(zip(places, expected.values(), strict=True))
+            return self._conditional(request, text, names | expecting, values)
+        expression = Expression(EXISTS)
+        for attribute, value in expect.items():
+            expression.clauses.append(self.equals(expression, attribute, value))
+        return self._conditional(
+            request, expression.text, names | expression.names, values | expression.values
+        )
+
+    def _conditional(self, request: RequestBody, text: str, names: Names, values: ItemValues) -> RequestBody:
+        """Add a condition to a request, with what stands for names and values in it."""
+        if text:
+            request["ConditionExpression"] = text
+            request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+            names = names | {mark: name for mark, name in self._marks.items() if mark in text}
+        if names:
+            request["ExpressionAttributeNames"] = names
+        if values:
+            request["ExpressionAttributeValues"] = values
+        return request
 
     def equals(self, expression: Expression, attribute: str, value: Any) -> str:
         """Return the clause that holds of items whose attribute reads as this value.
@@ -227,7 +222,7 @@ class TableRequests:
         name, default = expression.name(field.name), field.default
         missing = f"attribute_not_exists({name})"
         if value is None:
-            return missing if default is None else f"{missing} AND NOT {self._adopted(expression, field)}"
+            return missing if default is None else f"{missing} AND NOT {self._adopted(expression)}"
         ways = []
         if value != FOREVER:
             found = [expression.value(each) for each in self._spellings(field, value)]
@@ -236,18 +231,22 @@ class TableRequests:
             ways.append(missing)
         if isinstance(default, Same):
             same = self.equals(expression, default.attribute, value)
-            ways.append(f"{missing} AND {self._adopted(expression, field)} AND {same}")
+            ways.append(f"{missing} AND {self._adopted(expression)} AND {same}")
         elif default is not None and default == value:
-            ways.append(f"{missing} AND {self._adopted(expression, field)}")
+            ways.append(f"{missing} AND {self._adopted(expression)}")
         return " OR ".join(ways) or f"attribute_exists({name}) AND {missing}"
 
     def _spellings(self, field: Field, value: Any) -> list[Value]:
         """Return how semel writes a value, and how other programs may have written it."""
-        written = field.write(self.format.bare(value) if field is self.format.partition else value)
+        written = self.written(field, value)
         others = SPELLINGS[field.form](value) if field.form in SPELLINGS else ()
         return [*{str(each): each for each in (written, *others)}.values()]
 
-    def _adopted(self, expression: Expression, lacking: Field) -> str:
+    def written(self, field: Field, value: Any) -> Value:
+        """Write a value, or a key as it stands in the table."""
+        return field.write(self.format.bare(value) if field is self.format.partition else value)
+
+    def _adopted(self, expression: Expression) -> str:
         """Return the clause for items in which defaults stand for what they lack: see `ItemFormat.decode`."""
         token = expression.name(self.format.field(TOKEN).name)
         bodies = [f"attribute_exists({expression.name(body.name)})" for body in self.format.bodies]
@@ -259,58 +258,47 @@ class TableRequests:
     def expired(self, now: ClockReading) -> RequestBody:
         """Scan for the keys of what has expired."""
         keys = {f"#k{place}": name for place, name in enumerate(self.format.stamp_key())}
-        return {
-            "TableName": self.title,
-            "FilterExpression": "#x <= :now",
-            "ProjectionExpression": ", ".join(keys),
-            "ExpressionAttributeNames": keys | {"#x": self.format.expires.name},
-            "ExpressionAttributeValues": {":now": self.format.present(now)},
-        }
+        request = {"FilterExpression": "#x <= :now", "ProjectionExpression": ", ".join(keys)}
+        return self._of_expired(request, now, keys)
 
     def sweep(self, key: ItemValues, now: ClockReading) -> RequestBody:
         """DeleteItem of what has expired, if it still has."""
-        return {
+        return self._of_expired({"Key": key, "ConditionExpression": "#x <= :now"}, now, NOTHING)
+
+    def _of_expired(self, request: RequestBody, now: ClockReading, names: Names) -> RequestBody:
+        return request | {
             "TableName": self.title,
-            "Key": key,
-            "ConditionExpression": "#x <= :now",
-            "ExpressionAttributeNames": {"#x": self.format.expires.name},
+            "ExpressionAttributeNames": names | {"#x": self.format.expires.name},
             "ExpressionAttributeValues": {":now": self.format.present(now)},
         }
 
 
-def _conditional(request: RequestBody, text: str, names: Names, values: ItemValues) -> RequestBody:
-    """Add a condition to a request, with what stands for names and values in it."""
-    if text:
-        request["ConditionExpression"] = text
-        request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-    if names:
-        request["ExpressionAttributeNames"] = names
-    if values:
-        request["ExpressionAttributeValues"] = values
-    return request
-
-
+@lru_cache(SHAPES)
 def _update_text(
     changes: tuple[str, ...], once: tuple[str, ...], gone: tuple[str, ...], counted: str
 ) -> Texts:
+    """Return the text that sets attributes, some only where they are missing, and removes others."""
     names = {f"#u{place}": name for place, name in enumerate((*changes, *once, *gone))}
+    values = tuple(f":u{place}" for place in range(len(changes) + len(once)))
+    marks = [*names]
     sets = ["#n = if_not_exists(#n, :start) + :by"] if counted else []
-    values = [f":{name[1:]}" for name in names][: len(changes) + len(once)]
-    for place, (name, value) in enumerate(zip(names, values, strict=False)):
+    for place, (name, value) in enumerate(zip(marks, values, strict=False)):
         sets.append(
             f"{name} = {value}" if place < len(changes) else f"{name} = if_not_exists({name}, {value})"
         )
     text = f"SET {', '.join(sets)}" if sets else ""
-    text += f" REMOVE {', '.join([*names][len(values) :])}" if gone else ""
-    return text, names | ({"#n": counted} if counted else {}), tuple(values)
+    text += f" REMOVE {', '.join(marks[len(values) :])}" if gone else ""
+    return text, names | ({"#n": counted} if counted else {}), values
 
 
-def _expect_text(partition: Names, expected: list[str], gone: list[str]) -> Texts:
-    clauses = [EXISTS, *[f"#e{place} = :e{place}" for place in range(len(expected))]]
-    clauses += [f"attribute_not_exists(#g{place})" for place in range(len(gone))]
-    names = partition | {f"#e{place}": name for place, name in enumerate(expected)}
-    names |= {f"#g{place}": name for place, name in enumerate(gone)}
-    return " AND ".join(clauses), names, tuple(f":e{place}" for place in range(len(expected)))
+@lru_cache(SHAPES)
+def _expect_text(expected: tuple[str, ...], gone: tuple[str, ...]) -> Texts:
+    """Return the text that expects an item with some attributes, and without others."""
+    names = {f"#e{place}": name for place, name in enumerate((*expected, *gone))}
+    values = tuple(f":e{place}" for place in range(len(expected)))
+    clauses = [f"{name} = {value}" for name, value in zip(names, values, strict=False)]
+    clauses += [f"attribute_not_exists({name})" for name in [*names][len(expected) :]]
+    return " AND ".join([EXISTS, *clauses]), names, values
 
 
 def check_sizes(actions: list[RequestBody]) -> None:
@@ -360,7 +348,7 @@ class ItemSearch:
         """Return the name of an index in the table that items are kept in; "" if it has none."""
         fmt = self._format
         if not fmt.shared:
-            return next((there.name for there in fmt.kept.indexes if there.name == index.name), "")
+            return index.name if any(there.name == index.name for there in fmt.kept.indexes) else ""
         # What items of other programs mean depends on what they lack, so that only whole ones can be read.
         wanted = (*[fmt.fields[name].name for name in index.key], None)
         return next((one.name for one in fmt.kept.indexes if (*one.key, one.carries) == wanted), "")
@@ -370,7 +358,7 @@ class ItemSearch:
         index, table = self._index, self._format.asked
         if index is None or index.carries is None:
             return
-        carried = {*table.key, table.expires, index.partition, index.sort, *index.carries}
+        carried = {*table.key, table.expires, *index.key, *index.carries}
         for name in (*self._command.only, *self._command.equal):
             if name in self._format.fields and name not in carried:
                 raise UsageError(
@@ -380,33 +368,32 @@ class ItemSearch:
 
     def request(self, now: ClockReading) -> RequestBody | None:
         """Return Query or Scan without its beginning and its limit; None if there is nothing to find."""
-        low, high = self._command.low, self._command.high
-        if low is not None and high is not None and _beyond(low, high):
+        command, fmt = self._command, self._format
+        if command.low is not None and command.high is not None and _beyond(command.low, command.high):
             return None
-        fmt, expression = self._format, self._filter()
-        names, values = expression.names, expression.values
+        expression = self._filter(now)
         # An index is never read consistently.
         source = {"IndexName": self._name} if self._name else {"ConsistentRead": True}
         request: RequestBody = {"TableName": fmt.title, **source}
         if expression.clauses:
             request["FilterExpression"] = expression.text
-        if ":now" in expression.text:
-            names["#x"] = fmt.expires.name
-            values[":now"] = fmt.present(now)
         if not self._scans:
-            request["KeyConditionExpression"] = self._range(names, values)
-            request["ScanIndexForward"] = not self._command.reverse
-        if self._command.only and not fmt.shared:
+            request["KeyConditionExpression"] = self._range(expression)
+            request["ScanIndexForward"] = not command.reverse
+        if command.only and not fmt.shared:
             request["ProjectionExpression"] = ", ".join(map(expression.name, self._wanted()))
-        return request | {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
+        return request | {
+            "ExpressionAttributeNames": expression.names,
+            "ExpressionAttributeValues": expression.values,
+        }
 
-    def _filter(self) -> Expression:
+    def _filter(self, now: ClockReading) -> Expression:
         """Return what items have to be; the filter of a Query may not name the key that it goes by."""
-        fmt, command = self._format, self._command
+        fmt, command, expression = self._format, self._command, Expression()
         tacit = () if self._scans else (self._partition, self._sort)
-        expression = Expression([] if fmt.expires in tacit else [LIVING], {})
         if fmt.expires not in tacit:
-            expression.names["#x"] = fmt.expires.name
+            end = expression.name(fmt.expires.name)
+            expression.clauses.append(f"attribute_not_exists({end}) OR {end} > :now")
         if self._scans:
             partition = expression.name(fmt.partition.name)
             expression.clauses.append(f"{partition} <> :stamp")
@@ -419,24 +406,23 @@ class ItemSearch:
         for attribute, value in equal.items():
             if fmt.field(attribute) not in tacit:
                 expression.clauses.append(self._requests.equals(expression, attribute, value))
+        if fmt.expires not in tacit:
+            expression.values[":now"] = fmt.present(now)
         if self._scans:
             expression.values[":stamp"] = {"S": STAMP}
         return expression
 
-    def _range(self, names: Names, values: ItemValues) -> str:
-        sort = self._sort
-        names["#k"] = self._partition.name
-        values[":k"] = self._written(self._partition, self._command.key)
-        bounds = {":low": self._command.low, ":high": self._command.high}
-        bounds = {name: bound for name, bound in bounds.items() if bound is not None}
+    def _range(self, expression: Expression) -> str:
+        """Return the key condition: one partition, and the bounds of the sort key."""
+        command, sort, written = self._command, self._sort, self._requests.written
+        text = f"{expression.name(self._partition.name)} = :k"
+        expression.values[":k"] = written(self._partition, command.key)
+        bounds = {":low": command.low, ":high": command.high}
+        bounds = {mark: bound for mark, bound in bounds.items() if bound is not None}
         if sort is None or not bounds:
-            return "#k = :k"
-        names["#s"] = sort.name
-        values |= {name: self._written(sort, bound) for name, bound in bounds.items()}
-        return f"#k = :k AND #s {BOUNDED[tuple(bounds)]}"
-
-    def _written(self, field: Field, value: Any) -> Value:
-        return field.write(self._format.bare(value) if field is self._format.partition else value)
+            return text
+        expression.values |= {mark: written(sort, bound) for mark, bound in bounds.items()}
+        return f"{text} AND {expression.name(sort.name)} {BOUNDED[tuple(bounds)]}"
 
     def _wanted(self) -> list[str]:
         """Return what is read: what is wanted, the key, the end, and what `wanted` looks at."""
@@ -458,10 +444,9 @@ class ItemSearch:
         own = self._format.key(str(key), sort[0] if sort else None)  # type: ignore[arg-type]  # as its kind is
         if not self._name:
             return own
-        entry = zip(
-            (self._partition, *([self._sort] if self._sort else [])), (command.key, *place), strict=False
-        )
-        return {field.name: self._written(field, value) for field, value in entry} | own
+        fields = [field for field in (self._partition, self._sort) if field is not None]
+        entry = zip(fields, (command.key, *place), strict=False)
+        return {field.name: self._requests.written(field, value) for field, value in entry} | own
 
     def wanted(self, item: Item, now: ClockReading) -> bool:
         """Return whether an item is meant, also by what a filter could not say."""
@@ -474,20 +459,14 @@ class ItemSearch:
 
     def page(self, found: list[Item]) -> tuple[Item, ...]:
         """Return the items of a page in order; where an index is missing, within their page only."""
-        if not self._lacks_index:
-            return tuple(found)
-        names = ordering(self._format.asked, self._index)
-        return tuple(
-            sorted(found, key=lambda item: [item[name] for name in names], reverse=self._command.reverse)
-        )
+        if self._lacks_index:
+            names = ordering(self._format.asked, self._index)
+            found.sort(key=lambda item: [item[name] for name in names], reverse=self._command.reverse)
+        return tuple(found)
 
     def cursor(self, item: Item) -> str:
         """Return where the page after this item begins."""
         return cursor(self._format.asked, item, self._index)
-
-    def after(self, key: ItemValues) -> str:
-        """Return where the page after the item of this key begins, whether or not it was wanted."""
-        return self.cursor(self._format.decode(key))
 
 
 def _beyond(one: Any, other: Any) -> bool:

@@ -241,7 +241,7 @@ class DynamoOperations:
             if start is None or len(found) >= command.limit:
                 break
             if search.bounded and seen >= command.most:
-                return Page(now[0], search.page(found), search.after(start), seen)
+                return Page(now[0], search.page(found), search.cursor(requests.format.decode(start)), seen)
             look = min(look * MORE, command.most - seen) if search.bounded else look * MORE
         page = found[: command.limit]
         last = not page or (start is None and len(found) == len(page))
