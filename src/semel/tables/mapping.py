@@ -70,8 +70,6 @@ class TableMapping(Table, frozen=True, kw_only=True, dict=True):
     """Attributes that repeat another one, in another form."""
     spread: dict[str, tuple[str, ...]] = {}
     """Attributes whose fields are attributes of their own."""
-    fixed: dict[str, str | int | bool] = {}
-    """Attributes that every item has alike."""
     longest: float | None = None
     """How many seconds an item stays that would stay for ever, where its owner's code looks for an end."""
     titled_by: str = ""

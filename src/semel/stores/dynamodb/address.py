@@ -40,9 +40,8 @@ def parse(url: str) -> DynamoAddress:
     if parts.scheme != "dynamodb" or parts.fragment or (parts.path and not url.startswith("dynamodb://")):
         raise _wrong(url, f"it has another form: {EXAMPLE}")
     if parts.username is not None or parts.password is not None:
-        raise _wrong(
-            url.replace(parts.netloc, "***", 1), "credentials come from the environment or a profile"
-        )
+        hidden = url.replace(parts.netloc, "***", 1)
+        raise _wrong(hidden, "credentials come from the environment or a profile")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := options.keys() - OPTIONS:
         raise _wrong(url, f"there is no option {min(unknown)!r}; there are {', '.join(OPTIONS)}")
@@ -50,14 +49,13 @@ def parse(url: str) -> DynamoAddress:
     return DynamoAddress(
         region=parts.netloc or None,
         endpoint=options.get("endpoint"),
-        tables=_tables(url, unquote(parts.path.strip("/")), options.get("layout"), _titles(url, options)),
-        read_first=_word(url, "read_first", options.get("read_first", "no"), get_args(ReadFirst)),
+        tables=_tables(url, unquote(parts.path.strip("/")), options),
+        read_first=_word(url, options, "read_first", get_args(ReadFirst)),
         margin=_margin(url, options["margin"]) if "margin" in options else None,
         timeout=timeout_of(options.get("timeout")),
         overflow=_bucket(url, options["overflow"]) if "overflow" in options else None,
         # A profile takes botocore to read, which then may as well do the rest.
-        botocore=_word(url, "transport", options.get("transport", "wire"), TRANSPORTS) == "botocore"
-        or profile is not None,
+        botocore=_word(url, options, "transport", TRANSPORTS) == "botocore" or profile is not None,
         profile=profile,
     )
 
@@ -72,7 +70,8 @@ def _wrong(url: str, why: str) -> InvalidOption:
     return InvalidOption(f"{masked(url)!r}: {why}")
 
 
-def _word(url: str, option: str, word: str, words: tuple[str, ...]) -> Any:
+def _word(url: str, options: Mapping[str, str], option: str, words: tuple[str, ...]) -> Any:
+    word = options.get(option, words[0])
     if word not in words:
         raise _wrong(url, f"{option}={word!r}: it is one of {', '.join(words)}")
     return word
@@ -97,28 +96,27 @@ def _titles(url: str, options: Mapping[str, str]) -> dict[str, str]:
 
 def _known(url: str, option: str, name: str) -> Table:
     """Return the table of a name, which as `layout` has to be one that holds the ledger."""
-    for table in known():
-        if table.name == name and (option == "tables" or _is_layout(table)):
-            return table
-    names = [table.name for table in known() if option == "tables" or _is_layout(table)]
-    raise _wrong(url, f"{option}={name!r}: it is one of {', '.join(names)}")
+    tables = {table.name: table for table in known() if option == "tables" or _is_layout(table)}
+    if name not in tables:
+        raise _wrong(url, f"{option}={name!r}: it is one of {', '.join(tables)}")
+    return tables[name]
 
 
 def _is_layout(table: Table) -> bool:
     return table is not LEDGER and asked(table) is LEDGER
 
 
-def _tables(url: str, title: str, layout: str | None, titles: dict[str, str]) -> tuple[Table, ...]:
+def _tables(url: str, title: str, options: Mapping[str, str]) -> tuple[Table, ...]:
     """Return the tables that a URL names; the ledger's comes last, and is used where two would be it."""
+    layout, titles = options.get("layout"), _titles(url, options)
     ledger = LEDGER if layout is None else _known(url, "layout", layout)
+    title = titles.pop(ledger.name, "") or title
     tables = {name: _known(url, "tables", name) for name in titles}
-    if others := sorted(name for name, one in tables.items() if _is_layout(one) and name != ledger.name):
+    if others := sorted(name for name, one in tables.items() if _is_layout(one)):
         raise _wrong(url, f"tables={others[0]}: the ledger is not kept in that one; add layout={others[0]}")
-    named = [_titled(url, tables[name], one) for name, one in titles.items() if name != ledger.name]
-    if title := titles.get(ledger.name) or title:
-        named.append(_titled(url, ledger, title))
-    elif layout is not None:
-        named.append(ledger)
+    named = [_titled(url, tables[name], one) for name, one in titles.items()]
+    if title or layout is not None:
+        named.append(_titled(url, ledger, title) if title else ledger)
     return tuple(named)
 
 

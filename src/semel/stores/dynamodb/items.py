@@ -309,7 +309,6 @@ class Field:
         """Attributes that repeat this one: DynamoDB's own end of an item, and copies in other forms."""
 
     def write(self, value: Any) -> Value:
-        """Write a value."""
         try:
             return self.encode(value)
         except TypeError:
@@ -347,12 +346,11 @@ class ItemFormat:
         self.shared: bool = mapping.holds is not None and not direct
         """Whether programs write in it that do not know the table that is asked for."""
         self._prefix = prefix(env, "") if mapping.bare_keys and not direct else ""
-        self._columns = {asked.partition: Column(name=kept.partition)}
-        if asked.sort is not None and kept.sort is not None:
-            self._columns[asked.sort] = Column(name=kept.sort)
-        for attribute, column in mapping.columns.items():
-            if not direct or column.name == kept.expires:
-                self._columns.setdefault(column.name if direct else attribute, column)
+        columns = mapping.columns
+        if direct:  # and then it tells only of its end how that is written
+            columns = {one.name: one for one in columns.values() if one.name == kept.expires}
+        keys = zip(asked.key, kept.key, strict=False)
+        self._columns = {**columns, **{ours: Column(name=theirs) for ours, theirs in keys}}
         self.fields: dict[str, Field] = {
             attribute: Field(attribute, kind, self._column(attribute))
             for attribute, kind in asked.kinds.items()
@@ -371,8 +369,7 @@ class ItemFormat:
             name: (whole, part) for whole, parts in self._spread.items() for name, part in parts.items()
         }
         # The command says where an item is; and its owners do not find in it what they have no use for.
-        unknown = HISTORY - mapping.columns.keys() if self.shared else frozenset()
-        self._left_out = {*asked.key, *unknown}
+        self._left_out = {*asked.key, *(HISTORY - mapping.columns.keys() if self.shared else ())}
         self._ttl = mapping.ttl
         self._quick = {field.attribute: tag for field in self.fields.values() if (tag := self._tag(field))}
         self._read = {field.name: field for field in self.fields.values() if field.attribute not in asked.key}
@@ -401,7 +398,6 @@ class ItemFormat:
         return None if calls else (QUICK[field.kind], field.name)
 
     def spreads(self, attribute: str) -> bool:
-        """Return whether the fields of this attribute are attributes of their own."""
         return attribute in self._spread
 
     def field(self, attribute: str) -> Field:
@@ -419,7 +415,6 @@ class ItemFormat:
     # Keys
 
     def key(self, key: str, sort: Sort) -> dict[str, Value]:
-        """Return the key of an item."""
         named = {self.partition.name: {"S": self.bare(key) if self._prefix else key}}
         if self.sort is not None:
             named[self.sort.name] = self.sort.write(sort)
@@ -450,7 +445,6 @@ class ItemFormat:
     # Writing
 
     def item(self, key: str, sort: Sort, item: Item, now: ClockReading) -> dict[str, Value]:
-        """Write a whole item."""
         if item.get(self.asked.expires) is None and not self.asked.forever:
             raise self.endless()
         written = self.encode(item, [], now) | self.key(key, sort)
@@ -534,7 +528,6 @@ class ItemFormat:
             raise UsageError(f"{field.attribute!r} is no JSON, though its {ENCODING!r} says so") from None
 
     def endless(self) -> UsageError:
-        """Return the error for an item that would never go."""
         return UsageError(f"an item of table {self.asked.name} needs the attribute {self.asked.expires!r}")
 
     def present(self, now: ClockReading) -> Value:

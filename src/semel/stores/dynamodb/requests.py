@@ -10,13 +10,13 @@ from typing import Any, Final, TypeAlias
 
 from semel.core.commands import (
     ABSENT,
+    ANY,
     NOW,
     Add,
     Delete,
     Expect,
     Get,
     Item,
-    Presence,
     Put,
     Query,
     Update,
@@ -75,14 +75,12 @@ class Expression:
         self.values: ItemValues = {}
 
     def name(self, name: str) -> str:
-        """Return what stands for an attribute's name."""
         known = {stands: placeholder for placeholder, stands in self.names.items()}
         placeholder = known.get(name) or f"#c{len(known)}"
         self.names[placeholder] = name
         return placeholder
 
     def value(self, value: Value) -> str:
-        """Return what stands for a value."""
         placeholder = f":c{len(self.values)}"
         self.values[placeholder] = value
         return placeholder
@@ -102,7 +100,7 @@ class TableRequests:
         self.table = asked
         self.format: ItemFormat = ItemFormat(asked, kept, env)
         self.title: str = self.format.title
-        self._marks = {"#p": self.format.partition.name, "#x": self.format.expires.name}
+        self._partition: Names = {"#p": self.format.partition.name}
         self.by_write: dict[type, Callable[[Any, ClockReading], RequestBody]] = {
             Put: self.put,
             Update: self.update,
@@ -111,25 +109,21 @@ class TableRequests:
         }
 
     def get(self, command: Get | Watch | Write) -> RequestBody:
-        """GetItem, never from a replica."""
         return self._at(command) | {"ConsistentRead": True}
 
     def _at(self, command: Get | Watch | Write) -> RequestBody:
         return {"TableName": self.title, "Key": self.format.key(command.key, command.sort)}
 
     def stamp(self) -> RequestBody:
-        """GetItem of the table's stamp."""
         return {"TableName": self.title, "Key": self.format.stamp_key(), "ConsistentRead": True}
 
     # Writes
 
     def put(self, command: Put, now: ClockReading) -> RequestBody:
-        """PutItem."""
         item = self.format.item(command.key, command.sort, command.item, now)
         return self._guarded({"TableName": self.title, "Item": item}, command.expect)
 
     def delete(self, command: Delete, _: ClockReading) -> RequestBody:
-        """DeleteItem."""
         return self._guarded(self._at(command), command.expect)
 
     def update(self, command: Update, now: ClockReading) -> RequestBody:
@@ -183,8 +177,7 @@ class TableRequests:
     def _guarded(
         self, request: RequestBody, expect: Expect, names: Names = NOTHING, values: ItemValues = NOTHING
     ) -> RequestBody:
-        """Add what a write expects to its request."""
-        if isinstance(expect, Presence):
+        if expect is ABSENT or expect is ANY:
             return self._conditional(request, MISSING if expect is ABSENT else "", names, values)
         if self.format.is_plain:
             gone: list[str] = []
@@ -200,11 +193,13 @@ class TableRequests:
         )
 
     def _conditional(self, request: RequestBody, text: str, names: Names, values: ItemValues) -> RequestBody:
-        """Add a condition to a request, with what stands for names and values in it."""
         if text:
             request["ConditionExpression"] = text
             request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-            names = names | {mark: name for mark, name in self._marks.items() if mark in text}
+            if "#p" in text:
+                names = names | self._partition
+            if "#x" in text:
+                names = names | {"#x": self.format.expires.name}
         if names:
             request["ExpressionAttributeNames"] = names
         if values:
@@ -256,7 +251,6 @@ class TableRequests:
     # Several items
 
     def expired(self, now: ClockReading) -> RequestBody:
-        """Scan for the keys of what has expired."""
         keys = {f"#k{place}": name for place, name in enumerate(self.format.stamp_key())}
         request = {"FilterExpression": "#x <= :now", "ProjectionExpression": ", ".join(keys)}
         return self._of_expired(request, now, keys)
@@ -465,7 +459,6 @@ class ItemSearch:
         return tuple(found)
 
     def cursor(self, item: Item) -> str:
-        """Return where the page after this item begins."""
         return cursor(self._format.asked, item, self._index)
 
 

@@ -1,7 +1,7 @@
 """DynamoDB as a service: what time it is there, what its errors mean, and what it charges."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import date
 from math import ceil
 from typing import Any
@@ -23,10 +23,8 @@ STEP = 1.0
 
 OWN_NAMES = {table.name for table in OWN}
 
-# Errors. These two are refusals, which the steps of a command decide on.
+# Errors
 
-CONDITION = "ConditionalCheckFailedException"
-CANCELLED = "TransactionCanceledException"
 ACTION = re.compile(r"dynamodb:\w+")
 KEYS = re.compile(
     r"key element|missing the key|number of (conditions on the keys|key)|type mismatch for (index )?key",
@@ -113,11 +111,10 @@ class ErrorTranslator:
     def __init__(self, url: str, env: str) -> None:
         self._url, self._env = url, env
 
-    @property
-    def _command(self) -> str:
+    def _command(self, *options: str) -> str:
         from shlex import quote  # where something is wrong, and not at every start
 
-        return f"semel provision --url {quote(self._url)} --env {quote(self._env)}"
+        return " ".join(["semel provision --url", quote(self._url), "--env", quote(self._env), *options])
 
     def translated(
         self, error: ServiceError | UnicodeEncodeError, operation: str, tables: Mapping[str, Table]
@@ -128,46 +125,40 @@ class ErrorTranslator:
                 f"text with half a character in it cannot be written: {error.object!r:.80}"
             )
         code, message, title = error.code, error.message, ", ".join(tables)
-        if code in (CONDITION, CANCELLED):
-            return None
         if code == "ResourceNotFoundException":
             return errors.TableMissing(f"there is no table {title} (yet); {self._finding(tables)}")
         if code in DENIED:
-            return self._denied(error, operation, title)
+            named = ACTION.search(message)
+            return errors.NotPermitted(
+                f"these credentials may not do {named[0] if named else f'dynamodb:{operation}'} on {title} "
+                f"({code}: {message}); allow it as this prints it: {self._command('--print iam')}"
+            )
         if code == "ItemCollectionSizeLimitExceededException" or TOO_LARGE.search(message):
             return too_large(f"an item of {title}")
-        if code == "ValidationException" and NO_INDEX.search(message):
-            return errors.WrongSchema(f"{title}: {message}; run: {self.provision(tables.values())}")
-        if code == "ValidationException" and FILLING.search(message):
+        if code not in ("ValidationException", "SerializationException"):
+            return None
+        if NO_INDEX.search(message):
+            return errors.WrongSchema(f"{title}: {message}; run: {self._provision(tables)}")
+        if FILLING.search(message):
             return errors.StoreUnavailable(f"{title}: {message}; it can be read once it is ACTIVE")
-        if code == "ValidationException" and KEYS.search(message):
+        if KEYS.search(message):
             return errors.WrongSchema(
                 f"{title} has another key than it should have ({message}); compare it with what this prints: "
-                f"{self._command} --print cloudformation"
+                f"{self._command('--print cloudformation')}"
             )
-        if code in ("ValidationException", "SerializationException"):
-            return errors.UsageError(f"DynamoDB refuses this {operation} on {title}: {message}")
-        return None
+        return errors.UsageError(f"DynamoDB refuses this {operation} on {title}: {message}")
 
     def _finding(self, tables: Mapping[str, Table]) -> str:
         """What to do about a table that is missing: who has it under another name does not want a new one."""
         named = [table.titled_by for table in map(mapped, tables.values()) if table.titled_by]
         other = f"name one that you have with {' or '.join(named)}, or " if named else ""
         every = "(or, for every table that a service needs, semel provision beside its semel.toml)"
-        return f"{other}run: {self.provision(tables.values())} {every}"
+        return f"{other}run: {self._provision(tables)} {every}"
 
-    def provision(self, tables: Iterable[Table]) -> str:
+    def _provision(self, tables: Mapping[str, Table]) -> str:
         """The command that makes these tables; semel's own it makes unasked."""
-        names = dict.fromkeys(asked(table).name for table in tables)
-        return self._command + "".join(f" --table {name}" for name in names if name not in OWN_NAMES)
-
-    def _denied(self, error: ServiceError, operation: str, title: str) -> errors.NotPermitted:
-        named = ACTION.search(error.message)
-        action = named[0] if named else f"dynamodb:{operation}"
-        return errors.NotPermitted(
-            f"these credentials may not do {action} on {title} ({error.code}: {error.message}); "
-            f"allow it as this prints it: {self._command} --print iam"
-        )
+        names = dict.fromkeys(asked(table).name for table in tables.values())
+        return self._command(*[f"--table {name}" for name in names if name not in OWN_NAMES])
 
 
 def too_large(what: str) -> errors.UsageError:
@@ -178,15 +169,12 @@ def too_large(what: str) -> errors.UsageError:
 
 
 class Prices(msgspec.Struct, frozen=True):
-    """US dollars, for tables of the Standard class, without free tiers."""
+    """US dollars for a million request units and for a gigabyte a month: Standard class, no free tier."""
 
     region: str
     writes: float
-    """A million write request units."""
     reads: float
-    """A million read request units."""
     storage: float
-    """A gigabyte for a month."""
     published: date
 
     @property
@@ -221,8 +209,8 @@ USUAL_REGION = "us-east-1"
 
 def scan_cost(described: dict[str, Any]) -> ScanCost:
     """What it costs to read a whole table, by what `DescribeTable` tells of it."""
-    size, region = int(described.get("TableSizeBytes", 0)), _region(described.get("TableArn", ""))
-    prices = PRICES.get(region) or PRICES[USUAL_REGION]
+    size, arn = int(described.get("TableSizeBytes", 0)), described.get("TableArn", "").split(":")
+    prices = PRICES.get(arn[3] if len(arn) > 3 else "") or PRICES[USUAL_REGION]
     return ScanCost(
         items=int(described.get("ItemCount", 0)),
         bytes=size,
@@ -264,8 +252,3 @@ UNKNOWN_COST = ScanCost(
     billed=True,
     note="how large the table is, only a role that may dynamodb:DescribeTable can tell",
 )
-
-
-def _region(arn: str) -> str:
-    """The region in the name of a table, such as `arn:aws:dynamodb:eu-west-1:123456789012:table/t`."""
-    return arn.split(":")[3] if arn.count(":") > 3 else ""

@@ -39,26 +39,18 @@ from semel.core.commands import (
 )
 from semel.core.runtime import random_token
 from semel.stores.dynamodb.items import SCHEMA, ClockReading
-from semel.stores.dynamodb.requests import (
-    ItemSearch,
-    RequestBody,
-    TableRequests,
-    check_sizes,
-)
-from semel.stores.dynamodb.service import (
-    CANCELLED,
-    CONDITION,
-    ErrorTranslator,
-    Timekeeper,
-    why_no_recent,
-)
+from semel.stores.dynamodb.requests import ItemSearch, RequestBody, TableRequests, check_sizes
+from semel.stores.dynamodb.service import ErrorTranslator, Timekeeper, why_no_recent
 from semel.stores.shared import not_offered, place_named
 from semel.tables import FOREVER, Table
 
 ReadFirst: TypeAlias = Literal["no", "yes", "auto"]
 # What came of the writes of a batch, each with its place in it.
-Row: TypeAlias = list[tuple[int, Any]]
+BatchRow: TypeAlias = list[tuple[int, Any]]
 
+# Refusals, which the steps of a command decide on.
+CONDITION = "ConditionalCheckFailedException"
+CANCELLED = "TransactionCanceledException"
 CONDITION_REASON = "ConditionalCheckFailed"
 
 # What was read after a refusal may allow the write by then; so often in a row that is no accident.
@@ -157,11 +149,10 @@ class DynamoOperations:
         try:
             return (yield from self._transport.exchange(operation, request, write=write))
         except (ServiceError, UnicodeEncodeError) as error:
-            named = {requests.title: requests.format.kept for requests in tables}
-            translated = self._translator.translated(error, operation, named)
-            if translated is None:
+            if isinstance(error, ServiceError) and error.code in (CONDITION, CANCELLED):
                 raise
-            raise translated from error
+            named = {requests.title: requests.format.kept for requests in tables}
+            raise self._translator.translated(error, operation, named) or error from error
 
     # Tables
 
@@ -181,7 +172,6 @@ class DynamoOperations:
         return True
 
     def describe(self, table: Table) -> WireSteps[RequestBody]:
-        """Return what DynamoDB says of a table: its size among other things."""
         requests = self._requests_of(table)
         response = yield from self._send("DescribeTable", {"TableName": requests.title}, requests)
         return response["Table"]  # type: ignore[no-any-return]
@@ -211,7 +201,6 @@ class DynamoOperations:
         return Found(self._time.read()[0], None)
 
     def get(self, command: Get | Watch) -> WireSteps[Found]:
-        """Read one item."""
         item = yield from self._get(self._requests_of(command.table), command)
         return Found(self._time.read()[0], item)
 
@@ -301,18 +290,15 @@ class DynamoOperations:
 
     @property
     def reads_first(self) -> bool:
-        """Whether to read before a claim."""
         return self._read_first == "yes" or self.refused > BREAK_EVEN
 
     def learn(self, *, refused: bool) -> None:
-        """Note how a claim went."""
         if self._read_first == "auto":
             self.refused += WEIGHT * (refused - self.refused)
 
     # Several writes
 
     def transact(self, command: Transact) -> WireSteps[Applied | Cancelled]:
-        """Make all writes or none."""
         if not command.writes:
             return Applied(self._time.read()[0])
         sent, writes = self._recall(command), command.writes
@@ -390,7 +376,7 @@ class DynamoOperations:
             retries[place] = again or write
         return tuple(refusals), tuple(retries)
 
-    def rows(self, command: Batch) -> list[WireSteps[Row]]:
+    def rows(self, command: Batch) -> list[WireSteps[BatchRow]]:
         """Return steps that make the writes of a batch: those of one item in order, others side by side.
 
         DynamoDB's batches know no conditions, and its PartiQL batches only "if it does not exist", and need
@@ -405,9 +391,9 @@ class DynamoOperations:
         return list(map(_row, rows.values()))
 
 
-def _row(writes: list[tuple[int, WireSteps[Any]]]) -> WireSteps[Row]:
+def _row(writes: list[tuple[int, WireSteps[Any]]]) -> WireSteps[BatchRow]:
     """Return what came of each write, by its place, up to the first error."""
-    replies: Row = []
+    replies: BatchRow = []
     for place, steps in writes:
         try:
             replies.append((place, (yield from steps)))
@@ -441,7 +427,7 @@ def _again(requests: TableRequests, command: Write, item: Item | None) -> Write 
     return command
 
 
-def batch_reply(rows: Sequence[Row]) -> Many:
+def batch_reply(rows: Sequence[BatchRow]) -> Many:
     """Return the replies of a batch in its order, or raise what kept writes from being made.
 
     That nothing was made is said only if nothing was.

@@ -18,7 +18,7 @@ from semel.model import ScanCost, TableSize
 from semel.stores.dynamodb.address import DynamoAddress, parse
 from semel.stores.dynamodb.requests import TableRequests
 from semel.stores.dynamodb.service import UNKNOWN_COST, ErrorTranslator, Timekeeper, scan_cost, table_size
-from semel.stores.dynamodb.steps import DynamoOperations, ReadFirst, Row, batch_reply
+from semel.stores.dynamodb.steps import DynamoOperations, ReadFirst, BatchRow, batch_reply
 from semel.stores.shared import Plans, place_named, tables_of, wake
 from semel.stores.waiting import KeyWatchers
 from semel.tables import LEDGER, Table
@@ -109,23 +109,19 @@ class DynamoDBStore:
 
     @property
     def plain_results(self) -> bool:
-        """Whether others read the results too, as JSON in a text; such are not compressed."""
         return self._ledger.format.fields["result"].form is Form.JSON
 
     @property
     def spreads_details(self) -> bool:
-        """Whether a record's details stand in attributes of their own, which others read too."""
         return self._ledger.format.spreads("details")
 
     @property
     def room(self) -> int:
-        """How large a result may be."""
         return ROOM * 3 // 4 if self.plain_results else ROOM
 
     # The ways to ask
 
     def execute(self, command: Any) -> Any:
-        """Execute the command, and return its reply."""
         kind = type(command)
         if self._looks_first(command) and self._shut(command):
             with self._opening:
@@ -139,7 +135,6 @@ class DynamoDBStore:
         return reply
 
     async def aexecute(self, command: Any) -> Any:
-        """Execute the command in this task, and return its reply."""
         kind = type(command)
         if self._looks_first(command) and self._shut(command):
             async with self._aopening.here():
@@ -178,14 +173,12 @@ class DynamoDBStore:
         return reaped
 
     def scan_cost(self, table: Table) -> ScanCost:
-        """Return what it takes to read a whole table, as DynamoDB last counted it."""
         try:
             return scan_cost(self._run(self._operations.describe(table)))
         except NotPermitted:
             return UNKNOWN_COST
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:
-        """Return the sizes of the tables that are there, as DynamoDB last counted them."""
         sizes = []
         for table in tables:
             with suppress(TableMissing):
@@ -193,12 +186,10 @@ class DynamoDBStore:
         return sizes
 
     async def leave(self) -> None:
-        """Close the running loop's connections."""
         await self._aopening.leave()
         await self._transport.leave()
 
     def close(self) -> None:
-        """Close every connection."""
         self._closed = True
         self._ready.clear()
         for workers in self._workers:
@@ -257,7 +248,7 @@ class DynamoDBStore:
     async def _abatch(self, command: Batch) -> Many:
         import asyncio
 
-        rows, replies = iter(self._operations.rows(command)), list[Row]()
+        rows, replies = iter(self._operations.rows(command)), list[BatchRow]()
 
         async def work() -> None:
             for row in rows:
@@ -289,7 +280,6 @@ def transport_of(address: DynamoAddress, clock: Clock) -> Transport:
 
 
 def _botocore(client: Any, clock: Clock) -> Transport:
-    """The transport of a client that is ours."""
     from semel.aws.boto import BotoWire, Mock
     from semel.aws.environment import ServiceEndpoint
     from semel.aws.time import ServiceTime
