@@ -14,7 +14,8 @@ from bench.recorded import Recorded
 from bench.servers import ENV, stores
 from bench.timing import Bar, Listing, conclude
 from semel.aws.errors import ServiceError
-from semel.provision.cost import WRITE_BYTES, Estimate, Workload, estimate, units, written_size
+from semel.provision.cost import WRITE_BYTES, Estimate, Workload, estimate, units
+from semel.stores.dynamodb.items import size
 from semel.stores.dynamodb.service import MILLION
 
 PACKAGES = ("semel",)
@@ -41,7 +42,7 @@ class Billing(Recorded):
             self.units[kind] += response["ConsumedCapacity"]["CapacityUnits"]
         except ServiceError as refusal:
             kind = f"{operation}, refused"
-            self.units[kind] += units(written_size(refusal.body["Item"]), WRITE_BYTES)
+            self.units[kind] += units(size(refusal.body["Item"]), WRITE_BYTES)
             raise
         finally:
             self.requests[kind] += 1

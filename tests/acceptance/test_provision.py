@@ -22,9 +22,9 @@ from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
 from semel.errors import WrongEnvironment, WrongSchema
 from semel.provision import dynamodb, formats, shape
-from semel.provision.cost import NOW, Life, Workload, estimate, value_size
+from semel.provision.cost import NOW, Life, Workload, estimate
 from semel.stores.dynamodb import DynamoDBStore
-from semel.stores.dynamodb.items import title
+from semel.stores.dynamodb.items import title, value_size
 from semel.tables import JOURNAL, LEDGER, OWN, Kind, known
 from semel.tables.mapping import mapped
 from semel.testing import FakeClock

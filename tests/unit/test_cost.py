@@ -15,8 +15,8 @@ from semel.provision.cost import (
     estimate,
     index_units,
     units,
-    value_size,
 )
+from semel.stores.dynamodb.items import value_size
 from semel.stores.dynamodb.service import PRICES
 
 pytestmark = pytest.mark.seed("A9")

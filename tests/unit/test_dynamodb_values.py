@@ -173,14 +173,14 @@ def test_a_body_that_is_none_is_left_for_its_reader(text: Any) -> None:
 
 
 def test_sizes_are_counted_as_dynamodb_counts_them() -> None:
-    """Names and texts in UTF-8, bytes as they are, numbers at their most."""
+    """Names and texts in UTF-8, bytes as they are, numbers by their digits."""
     item: dict[str, Any] = {
         "id": {"S": "é"},
         "b": {"B": values.base64(b"x" * 300)},
         "n": {"N": "1"},
         "f": {"BOOL": True},
     }
-    assert values.size(item) == (2 + 2) + (1 + 300) + (1 + 21) + (1 + 1)
+    assert values.size(item) == (2 + 2) + (1 + 300) + (1 + 2) + (1 + 1)
     nested: dict[str, Any] = {
         "m": {"M": {"a": {"L": [{"S": "xy"}]}}},
         "s": {"SS": ["a", "bc"]},

@@ -100,7 +100,7 @@ def _dynamodb(target: ProvisionTarget) -> Iterator[ServiceClient]:
             yield transport
     except ServiceError as error:
         translator = ErrorTranslator(target.url, target.env)
-        raise translator.translated(error, "provisioning", {target.url: LEDGER}) or error from error
+        raise translator.translated(error, "provisioning", {target.url: LEDGER}) from error
 
 
 def _provision_dynamodb(target: ProvisionTarget, say: Say) -> list[str]:

@@ -3,7 +3,6 @@
 The rules of the ledger run on one record of the workload's size, and each of their commands is billed.
 """
 
-from binascii import a2b_base64
 from collections.abc import Iterator
 from math import ceil
 from typing import Any
@@ -21,6 +20,7 @@ from semel.core.running import RENEWALS_PER_LEASE
 from semel.errors import InvalidOption
 from semel.model import Claimed
 from semel.provision.shape import create_request
+from semel.stores.dynamodb import items
 from semel.stores.dynamodb.items import ItemFormat, Value
 from semel.stores.dynamodb.service import MILLION, PRICES, READ_BYTES, Prices
 from semel.tables import LEDGER
@@ -175,7 +175,7 @@ class Life:
         self.refused: Units = self._run(claim())[0]
         self.look: Units = self._run(ledger.get(key))[0]
         self.bytes: int = size(self._item)
-        self.index_bytes: int = sum(written_size(each) + OVERHEAD for each in entries(self._item) if each)
+        self.index_bytes: int = sum(items.size(each) + OVERHEAD for each in entries(self._item) if each)
 
     def _run(self, steps: Steps[Any]) -> tuple[Units, Any]:
         """Run steps, and return the units of their commands and their result."""
@@ -212,26 +212,12 @@ def units(size: int, unit: int) -> int:
 
 def size(item: Item | None) -> int:
     """Return the size of a record as DynamoDB counts it, 0 if there is none."""
-    return written_size(written(item))
+    return items.size(written(item))
 
 
 def written(item: Item | None) -> dict[str, Value]:
     """Return a record as it is written in DynamoDB."""
     return {} if item is None else FORMAT.item(item[LEDGER.partition], None, item, (NOW, NOW))
-
-
-def written_size(values: dict[str, Value]) -> int:
-    """Return the size of an item as DynamoDB counts it: its names and its values."""
-    return sum(len(name) + value_size(value) for name, value in values.items())
-
-
-def value_size(value: Value) -> int:
-    """Return the size of text in UTF-8, of bytes, or of a number by its significant digits."""
-    [(tag, content)] = value.items()
-    if tag == "N":
-        digits = content.lstrip("-").replace(".", "").strip("0")
-        return ceil(len(digits) / 2) + 1
-    return len(a2b_base64(content)) if tag == "B" else len(content.encode())
 
 
 def entries(item: Item | None) -> list[dict[str, Value]]:
@@ -248,6 +234,4 @@ def entries(item: Item | None) -> list[dict[str, Value]]:
 def index_units(before: Item | None, after: Item | None) -> int:
     """Return the units of a change in the ledger's indexes: none where their entries stay the same."""
     pairs = zip(entries(before), entries(after), strict=True)
-    return sum(
-        units(max(written_size(was), written_size(now)), WRITE_BYTES) for was, now in pairs if was != now
-    )
+    return sum(units(max(items.size(was), items.size(now)), WRITE_BYTES) for was, now in pairs if was != now)

@@ -172,8 +172,8 @@ DECODE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# Moments in other forms. Ends are rounded up, and what they are compared with is rounded down, so that
-# nothing ends before its time.
+# Moments in other forms; what is no number raises TypeError. Ends are rounded up, and what they are compared
+# with is rounded down, so that nothing ends before its time.
 
 
 def milliseconds(moment: float) -> float:
@@ -202,14 +202,10 @@ def _iso_spellings(moment: float) -> Iterator[Value]:
             yield from ({"S": text + zone} for zone in ("Z", "+00:00", ""))
 
 
-def _moment(value: Any) -> float:
-    return _of_kind(value, int, float)  # type: ignore[no-any-return]
-
-
 FORMED: dict[Form, Encode] = {
-    Form.SECONDS: lambda value: {"N": str(ceil(_moment(value)))},
-    Form.MILLISECONDS: lambda value: {"N": str(ceil(milliseconds(_moment(value))))},
-    Form.ISO: lambda value: {"S": iso(_moment(value))},
+    Form.SECONDS: lambda value: {"N": str(ceil(value))},
+    Form.MILLISECONDS: lambda value: {"N": str(ceil(milliseconds(value)))},
+    Form.ISO: lambda value: {"S": iso(value)},
 }
 READ: dict[Form, Callable[[Any], Any]] = {
     Form.MILLISECONDS: lambda content: content / 1000,
@@ -246,25 +242,26 @@ def body(text: Any, encoding: str | None) -> Any:
 
 
 def size(item: dict[str, Value]) -> int:
-    """Return how large an item is for DynamoDB: names and values in UTF-8, numbers at their most."""
-    return sum(len(name.encode()) + _size(value) for name, value in item.items())
+    """Return how large an item is for DynamoDB: its names and values."""
+    return sum(len(name.encode()) + value_size(value) for name, value in item.items())
 
 
-def _size(value: Value) -> int:
+def value_size(value: Value) -> int:
+    """Return the size of text in UTF-8, of bytes, or of a number by its significant digits."""
     [(tag, content)] = value.items()
     match tag:
         case "S":
             return len(content.encode())
         case "N":
-            return 21
+            return ceil(len(content.lstrip("-").replace(".", "").strip("0")) / 2) + 1
         case "B":
-            return len(content) * 3 // 4
+            return len(content.rstrip("=")) * 3 // 4
         case "SS":
             return sum(len(each.encode()) for each in content)
         case "M":
             return 3 + len(content) + size(content)
         case "L":
-            return 3 + sum(1 + _size(each) for each in content)
+            return 3 + sum(1 + value_size(each) for each in content)
     return 1
 
 
@@ -360,13 +357,14 @@ class ItemFormat:
         self.expires: Field = self.fields[asked.expires]
         for field in self.fields.values():
             field.repeats = tuple(self._repeats(field))
-        self._spread = {
+        self.spread: dict[str, dict[str, Field]] = {
             attribute: {name: Field(name, mapping.attributes[name], Column(name=name)) for name in names}
             for attribute, names in mapping.spread.items()
             if not direct
         }
+        """Attributes whose fields are attributes of their own."""
         self._gathered = {
-            name: (whole, part) for whole, parts in self._spread.items() for name, part in parts.items()
+            name: (whole, part) for whole, parts in self.spread.items() for name, part in parts.items()
         }
         # The command says where an item is; and its owners do not find in it what they have no use for.
         self._left_out = {*asked.key, *(HISTORY - mapping.columns.keys() if self.shared else ())}
@@ -394,11 +392,8 @@ class ItemFormat:
             return None
         if field is self.expires:
             return (END, field.name) if [name for name, _ in field.repeats] == [self._ttl] else None
-        calls = field.repeats or field.attribute in self._left_out or field.attribute in self._spread
+        calls = field.repeats or field.attribute in self._left_out or field.attribute in self.spread
         return None if calls else (QUICK[field.kind], field.name)
-
-    def spreads(self, attribute: str) -> bool:
-        return attribute in self._spread
 
     def field(self, attribute: str) -> Field:
         """Return the field of an attribute; one that the table lacks is refused."""
@@ -447,7 +442,8 @@ class ItemFormat:
     def item(self, key: str, sort: Sort, item: Item, now: ClockReading) -> dict[str, Value]:
         if item.get(self.asked.expires) is None and not self.asked.forever:
             raise self.endless()
-        written = self.encode(item, [], now) | self.key(key, sort)
+        written = self.encode(item, [], now)
+        written |= self.key(key, sort)
         return written | self.pieces(key) if self.kept.parts else written
 
     def pieces(self, key: str) -> dict[str, Value]:
@@ -457,7 +453,7 @@ class ItemFormat:
             return {}
         return {name: {"S": piece} for name, piece in zip(names, pieces, strict=True) if name}
 
-    def encode(self, item: Item, gone: list[str], now: ClockReading | None) -> dict[str, Value]:
+    def encode(self, item: Mapping[str, Any], gone: list[str], now: ClockReading | None) -> dict[str, Value]:
         """Write attributes, and add the names of those that are missing to `gone`.
 
         Values that are only compared have no `now`, and are not repeated.
@@ -490,14 +486,14 @@ class ItemFormat:
         return written
 
     def _others(
-        self, attribute: str, value: Any, item: Item, now: ClockReading | None
+        self, attribute: str, value: Any, item: Mapping[str, Any], now: ClockReading | None
     ) -> Iterator[tuple[str, Value | None]]:
         """Yield what DynamoDB has for an attribute, by its names there; None for what is missing."""
         field = self.field(attribute)
         if attribute in self._left_out:
             return
-        if attribute in self._spread:
-            yield from self._parts(self._spread[attribute], value or {})
+        if attribute in self.spread:
+            yield from self._parts(self.spread[attribute], value or {})
             return
         ends = field is self.expires and bool(self.asked.forever) and value in (None, FOREVER)
         if ends and now is not None and self.kept.longest is not None:
@@ -517,7 +513,7 @@ class ItemFormat:
                 raise self._unknown(name)
             yield name, None if part is None else fields[name].write(part)
 
-    def _body(self, value: Any, field: Field, item: Item) -> Value:
+    def _body(self, value: Any, field: Field, item: Mapping[str, Any]) -> Value:
         if ENCODING not in item:
             raise UsageError(f"{field.attribute!r} is written together with its {ENCODING!r} in {self.title}")
         try:

@@ -4,19 +4,19 @@ The texts of a write depend only on which attributes it has and which it expects
 request then is these texts with its values.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from semel.core.commands import (
     ABSENT,
-    ANY,
     NOW,
     Add,
     Delete,
     Expect,
     Get,
     Item,
+    Presence,
     Put,
     Query,
     Update,
@@ -100,7 +100,8 @@ class TableRequests:
         self.table = asked
         self.format: ItemFormat = ItemFormat(asked, kept, env)
         self.title: str = self.format.title
-        self._partition: Names = {"#p": self.format.partition.name}
+        self._partition = self.format.partition.name
+        self._absent = _conditional({}, MISSING, {"#p": self._partition}, {})
         self.by_write: dict[type, Callable[[Any, ClockReading], RequestBody]] = {
             Put: self.put,
             Update: self.update,
@@ -121,7 +122,8 @@ class TableRequests:
 
     def put(self, command: Put, now: ClockReading) -> RequestBody:
         item = self.format.item(command.key, command.sort, command.item, now)
-        return self._guarded({"TableName": self.title, "Item": item}, command.expect)
+        request = {"TableName": self.title, "Item": item}
+        return request | self._absent if command.expect is ABSENT else self._guarded(request, command.expect)
 
     def delete(self, command: Delete, _: ClockReading) -> RequestBody:
         return self._guarded(self._at(command), command.expect)
@@ -132,11 +134,7 @@ class TableRequests:
             raise self.format.endless()
         gone: list[str] = []
         changes = self.format.encode(command.set, gone, now)
-        text, names, places = _update_text(tuple(changes), (), tuple(gone), "")
-        request = self._at(command)
-        if text:
-            request["UpdateExpression"] = text
-        return self._guarded(request, command.expect, names, dict(zip(places, changes.values(), strict=True)))
+        return self._guarded(self._at(command), command.expect, changes, gone)
 
     def add(self, command: Add, now: ClockReading) -> RequestBody:
         """UpdateItem that adds to what is there, or creates it; an item that exists keeps its end."""
@@ -150,16 +148,18 @@ class TableRequests:
         once = fmt.encode({expires: command.set[expires]}, [], now) if expires in command.set else {}
         condition = Expression(self._creating(command, ends=bool(once)))
         once |= fmt.pieces(command.key)
-        text, names, places = _update_text(tuple(changes), tuple(once), tuple(gone), field.name)
-        values = dict(zip(places, [*changes.values(), *once.values()], strict=True))
+        text, names, marks = _update_text(tuple(changes), tuple(once), tuple(gone), field.name)
+        values = dict(zip(marks, [*changes.values(), *once.values()], strict=True))
         values |= {":start": {"N": number(field.default or 0)}, ":by": {"N": number(command.by)}}
         if command.cap is not None:
             values[":max"] = {"N": number(command.cap - command.by)}
             # What is missing counts as zero.
             fits = "attribute_not_exists(#n) OR " if command.by <= command.cap else ""
             condition.clauses.append(f"{fits}#n <= :max")
+        used = {"#p": fmt.partition.name, "#x": fmt.expires.name}
+        names = names | {mark: name for mark, name in used.items() if mark in condition.text}
         request = self._at(command) | {"UpdateExpression": text, "ReturnValues": "ALL_NEW"}
-        return self._conditional(request, condition.text, names, values)
+        return _conditional(request, condition.text, names, values)
 
     def _creating(self, command: Add, *, ends: bool) -> str:
         """Return the clause that says whether an addition may create its item, and change this one."""
@@ -175,36 +175,25 @@ class TableRequests:
     # What a write expects
 
     def _guarded(
-        self, request: RequestBody, expect: Expect, names: Names = NOTHING, values: ItemValues = NOTHING
+        self, request: RequestBody, expect: Expect, changes: ItemValues = NOTHING, gone: Sequence[str] = ()
     ) -> RequestBody:
-        if expect is ABSENT or expect is ANY:
-            return self._conditional(request, MISSING if expect is ABSENT else "", names, values)
-        if self.format.is_plain:
-            gone: list[str] = []
-            expected = self.format.encode(expect, gone, None)  # type: ignore[arg-type]  # it reads it only
-            text, expecting, places = _expect_text(tuple(expected), tuple(gone))
-            values = values | dict(zip(places, expected.values(), strict=True))
-            return self._conditional(request, text, names | expecting, values)
-        expression = Expression(EXISTS)
-        for attribute, value in expect.items():
-            expression.clauses.append(self.equals(expression, attribute, value))
-        return self._conditional(
-            request, expression.text, names | expression.names, values | expression.values
+        presence, expected, missing, foreign = EXISTS, NOTHING, list[str](), Expression(EXISTS)
+        if isinstance(expect, Presence):
+            presence = MISSING if expect is ABSENT else ""
+        elif self.format.is_plain:
+            expected = self.format.encode(expect, missing, None)
+        else:
+            foreign.clauses += [self.equals(foreign, name, value) for name, value in expect.items()]
+        text, condition, names, marks = _write_texts(
+            self._partition, presence, tuple(changes), tuple(gone), tuple(expected), tuple(missing)
         )
-
-    def _conditional(self, request: RequestBody, text: str, names: Names, values: ItemValues) -> RequestBody:
+        values = dict(zip(marks, [*changes.values(), *expected.values()], strict=True))
         if text:
-            request["ConditionExpression"] = text
-            request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-            if "#p" in text:
-                names = names | self._partition
-            if "#x" in text:
-                names = names | {"#x": self.format.expires.name}
-        if names:
-            request["ExpressionAttributeNames"] = names
-        if values:
-            request["ExpressionAttributeValues"] = values
-        return request
+            request["UpdateExpression"] = text
+        if foreign.names:
+            condition, names = foreign.text, names | foreign.names
+            values |= foreign.values
+        return _conditional(request, condition, names, values)
 
     def equals(self, expression: Expression, attribute: str, value: Any) -> str:
         """Return the clause that holds of items whose attribute reads as this value.
@@ -286,13 +275,33 @@ def _update_text(
 
 
 @lru_cache(SHAPES)
-def _expect_text(expected: tuple[str, ...], gone: tuple[str, ...]) -> Texts:
-    """Return the text that expects an item with some attributes, and without others."""
-    names = {f"#e{place}": name for place, name in enumerate((*expected, *gone))}
+def _write_texts(  # noqa: PLR0917 - the shape of a write
+    partition: str,
+    presence: str,
+    changes: tuple[str, ...],
+    gone: tuple[str, ...],
+    expected: tuple[str, ...],
+    missing: tuple[str, ...],
+) -> tuple[str, str, Names, tuple[str, ...]]:
+    """Return the texts of a change and of what it expects, their names, and the marks of their values."""
+    text, names, marks = _update_text(changes, (), gone, "")
+    expecting = {f"#e{place}": name for place, name in enumerate((*expected, *missing))}
     values = tuple(f":e{place}" for place in range(len(expected)))
-    clauses = [f"{name} = {value}" for name, value in zip(names, values, strict=False)]
-    clauses += [f"attribute_not_exists({name})" for name in [*names][len(expected) :]]
-    return " AND ".join([EXISTS, *clauses]), names, values
+    clauses = [presence, *[f"{name} = {value}" for name, value in zip(expecting, values, strict=False)]]
+    clauses += [f"attribute_not_exists({name})" for name in [*expecting][len(expected) :]]
+    named = names | expecting | ({"#p": partition} if presence else {})
+    return text, " AND ".join(clauses), named, marks + values
+
+
+def _conditional(request: RequestBody, text: str, names: Names, values: ItemValues) -> RequestBody:
+    if text:
+        request["ConditionExpression"] = text
+        request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+    if names:
+        request["ExpressionAttributeNames"] = names
+    if values:
+        request["ExpressionAttributeValues"] = values
+    return request
 
 
 def check_sizes(actions: list[RequestBody]) -> None:

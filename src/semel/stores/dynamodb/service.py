@@ -118,8 +118,8 @@ class ErrorTranslator:
 
     def translated(
         self, error: ServiceError | UnicodeEncodeError, operation: str, tables: Mapping[str, Table]
-    ) -> errors.SemelError | None:
-        """Return the error as callers know it, None if it is that already; `tables` are by their titles."""
+    ) -> errors.SemelError:
+        """Return the error as callers know it; `tables` are by their titles."""
         if isinstance(error, UnicodeEncodeError):
             return errors.UsageError(
                 f"text with half a character in it cannot be written: {error.object!r:.80}"
@@ -136,7 +136,7 @@ class ErrorTranslator:
         if code == "ItemCollectionSizeLimitExceededException" or TOO_LARGE.search(message):
             return too_large(f"an item of {title}")
         if code not in ("ValidationException", "SerializationException"):
-            return None
+            return error
         if NO_INDEX.search(message):
             return errors.WrongSchema(f"{title}: {message}; run: {self._provision(tables)}")
         if FILLING.search(message):

@@ -71,6 +71,8 @@ BREAK_EVEN = 0.125 / 0.625
 # How much the latest claim counts: about the last fifty decide.
 WEIGHT = 0.04
 
+# Errors that the service answered with.
+ANSWERS = (ServiceError, errors.TableMissing, errors.NotPermitted, errors.WrongSchema, errors.UsageError)
 # Errors after which a write may be sent again; another one is a caller's mistake.
 UNCERTAIN = (errors.StoreUnavailable, errors.StoreThrottled, errors.StoreOutcomeUnknown)
 
@@ -149,22 +151,27 @@ class DynamoOperations:
         try:
             return (yield from self._transport.exchange(operation, request, write=write))
         except (ServiceError, UnicodeEncodeError) as error:
-            if isinstance(error, ServiceError) and error.code in (CONDITION, CANCELLED):
-                raise
-            named = {requests.title: requests.format.kept for requests in tables}
-            raise self._translator.translated(error, operation, named) or error from error
+            raise self._translated(error, operation, *tables) from error
+
+    def _translated(
+        self, error: ServiceError | UnicodeEncodeError, operation: str, *tables: TableRequests
+    ) -> errors.SemelError:
+        if isinstance(error, ServiceError) and error.code in (CONDITION, CANCELLED):
+            return error
+        named = {requests.title: requests.format.kept for requests in tables}
+        return self._translator.translated(error, operation, named)
 
     # Tables
 
     def open(self, requests: TableRequests, *, told: bool = False) -> WireSteps[bool]:
         """Read a table's stamp: is it there, may it be read, whose is it; and what time is it.
 
-        An error tells the time as well: with `told`, return False for it.
+        The service's refusal tells the time as well: with `told`, return False for it.
         """
         try:
             response = yield from self._send("GetItem", requests.stamp(), requests)
-        except errors.SemelError as error:
-            if told and isinstance(error.__cause__ or error, ServiceError):
+        except ANSWERS:
+            if told:
                 return False
             raise
         if wrong := stamped_otherwise(response.get("Item") or {}, requests.format.env):
@@ -245,10 +252,10 @@ class DynamoOperations:
         for _ in range(OVERTAKEN):
             attempt = attempt or Attempt(requests, command, self._time)
             try:
-                response = yield from self._send(operation, attempt, requests, write=True)
-            except ServiceError as error:
-                if error.code != CONDITION:
-                    raise
+                response = yield from self._transport.exchange(operation, attempt, write=True)
+            except (ServiceError, UnicodeEncodeError) as error:
+                if not isinstance(error, ServiceError) or error.code != CONDITION:
+                    raise self._translated(error, operation, requests) from error
                 returned = error.item
             else:
                 added = requests.format.decode(response["Attributes"]) if type(command) is Add else None

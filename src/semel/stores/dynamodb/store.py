@@ -18,7 +18,7 @@ from semel.model import ScanCost, TableSize
 from semel.stores.dynamodb.address import DynamoAddress, parse
 from semel.stores.dynamodb.requests import TableRequests
 from semel.stores.dynamodb.service import UNKNOWN_COST, ErrorTranslator, Timekeeper, scan_cost, table_size
-from semel.stores.dynamodb.steps import DynamoOperations, ReadFirst, BatchRow, batch_reply
+from semel.stores.dynamodb.steps import BatchRow, DynamoOperations, ReadFirst, batch_reply
 from semel.stores.shared import Plans, place_named, tables_of, wake
 from semel.stores.waiting import KeyWatchers
 from semel.tables import LEDGER, Table
@@ -60,9 +60,8 @@ class DynamoDBStore:
         self._clock = clock or Clock()
         kept = {name: table for table in tables for name in (table.name, asked(table).name)}
         self._requests = Plans(lambda table: TableRequests(table, kept.get(table.name, table), env))
-        # Which tables were found, by their names in DynamoDB and by those that commands use.
+        # Which tables were found, by the names that commands use.
         self._open: set[str] = set()
-        self._ready: set[str] = set()
         self._closed = False
         self._ledger = self._requests.of(LEDGER)
         self._transport = transport or _transport(client, self._clock)
@@ -113,7 +112,7 @@ class DynamoDBStore:
 
     @property
     def spreads_details(self) -> bool:
-        return self._ledger.format.spreads("details")
+        return "details" in self._ledger.format.spread
 
     @property
     def room(self) -> int:
@@ -166,8 +165,7 @@ class DynamoDBStore:
 
     def reap(self, limit: int = 500) -> int:
         """Remove up to so many expired items of the tables in use; DynamoDB does that by itself, for free."""
-        used = {requests.title: requests for requests in self._requests if requests.title in self._open}
-        reaped = 0
+        used, reaped = {requests.title: requests for requests in self._used()}, 0
         for requests in used.values():
             reaped += self._run(self._operations.reap(requests, limit - reaped)) if reaped < limit else 0
         return reaped
@@ -191,7 +189,7 @@ class DynamoDBStore:
 
     def close(self) -> None:
         self._closed = True
-        self._ready.clear()
+        self._open.clear()
         for workers in self._workers:
             workers.stop()
         self._transport.close()
@@ -204,7 +202,7 @@ class DynamoDBStore:
     def _looks_first(self, command: Any) -> bool:
         """Return whether there may be a table to look at before a command: `_shut` says which."""
         table = getattr(command, "table", None)
-        return table is None or table.name not in self._ready or self._time.doubtful()
+        return table is None or table.name not in self._open or self._time.doubtful()
 
     def _shut(self, command: Any) -> list[TableRequests]:
         """Return the tables of a command that have to be looked at before it."""
@@ -213,21 +211,22 @@ class DynamoDBStore:
         if type(command) is Time:
             return [self._some_table()] if self._time.doubtful() else []
         tables = [self._requests.of(table) for table in tables_of(command)]
-        shut = [requests for requests in tables if requests.title not in self._open]
-        self._ready |= {requests.table.name for requests in tables if requests not in shut}
+        shut = [requests for requests in tables if requests.table.name not in self._open]
         return shut or (tables[:1] if self._time.doubtful() else [])
 
     def _some_table(self) -> TableRequests:
         """Return a table to hear the time from: one that is in use, or the ledger, even if there is none."""
-        used = [requests for requests in self._requests if requests.title in self._open]
-        return used[0] if used else self._ledger
+        return next(iter(self._used()), self._ledger)
+
+    def _used(self) -> list[TableRequests]:
+        return [requests for requests in self._requests if requests.table.name in self._open]
 
     def _look(self, command: Any) -> WireSteps[None]:
         """Read the stamps of its tables; a time that contradicts what was known is confirmed, or refuted."""
         for _ in range(ENOUGH):
             for requests in self._shut(command):
                 if (yield from self._operations.open(requests, told=type(command) is Time)):
-                    self._open.add(requests.title)
+                    self._open.add(requests.table.name)
                 self._time.settle()
 
     # Batches
