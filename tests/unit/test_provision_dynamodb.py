@@ -24,6 +24,7 @@ from semel.stores.dynamodb.items import title
 from semel.tables import JOURNAL, LEDGER, OWN, SUBJECT, Index, Kind, Table
 from semel.tables.mapping import Column, Form, TableMapping, mapped
 from semel.testing import FakeClock
+from tests.conformance.dynamodb_kit import Told
 
 ENV = "prod"
 INDEXES = "GlobalSecondaryIndexes"
@@ -40,16 +41,17 @@ MISSING = refusal("ResourceNotFoundException", "Requested resource not found")
 FAILED = refusal("ConditionalCheckFailedException", "The conditional request failed")
 
 
-class Service:
+class Service(Told):
     """Answers as a test says: one answer for good, or several one after the other."""
 
     def __init__(self, **answers: Any) -> None:
+        super().__init__(FakeClock())
         self._answers = {
             name: deque(given if isinstance(given, list) else [given]) for name, given in answers.items()
         }
         self.calls: list[tuple[str, dict[str, Any]]] = []
 
-    def call(self, operation: str, request: dict[str, Any], *, write: bool) -> dict[str, Any]:
+    def call(self, operation: str, request: Any, *, write: bool) -> dict[str, Any]:
         assert write is False, "whatever is sent here is harmless to repeat"
         self.calls.append((operation, request))
         answers = self._answers[operation]

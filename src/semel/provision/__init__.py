@@ -20,12 +20,13 @@ from semel.core.clock import Clock
 from semel.core.runtime import masked, require
 from semel.model import PROVISION, Problem
 from semel.provision import dynamodb
-from semel.provision.dynamodb import Say, ServiceClient
+from semel.provision.dynamodb import Say
 from semel.stores.shared import not_offered
 from semel.stores.sql import missing_index
 from semel.tables import LEDGER, Table, optional_index
 
 if TYPE_CHECKING:
+    from semel.aws.wire import Transport
     from semel.stores.sqlite.file import SQLiteFile
 
 __all__ = ["ProvisionTarget", "problems", "provision"]
@@ -87,7 +88,7 @@ def _report(done: list[str], say: Say) -> list[str]:
 
 
 @contextmanager
-def _dynamodb(target: ProvisionTarget) -> Iterator[ServiceClient]:
+def _dynamodb(target: ProvisionTarget) -> "Iterator[Transport]":
     """Open a client, and translate its errors as the store does."""
     from semel.aws.errors import ServiceError
     from semel.stores.dynamodb.address import parse

@@ -6,12 +6,13 @@ Each difference is found in one place: `problems` reports it, and `provision` fi
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from semel import errors
 from semel.aws.errors import ServiceError
+from semel.aws.wire import Transport
 from semel.core.clock import Clock
 from semel.model import PROVISION, Problem
 from semel.provision import shape
@@ -53,14 +54,6 @@ DID = {
 }
 
 
-class ServiceClient(Protocol):
-    """The part of a transport that is used here."""
-
-    def call(self, operation: str, request: TableRequest, *, write: bool) -> dict[str, Any]:
-        """Return the reply to an operation."""
-        ...
-
-
 class ProvisionStep(msgspec.Struct, frozen=True):
     """A request that changes a table, or waits for a change, and what it did."""
 
@@ -80,18 +73,18 @@ class Finding(msgspec.Struct, frozen=True):
     """Why nothing may be changed here."""
 
 
-def problems(client: ServiceClient, tables: Iterable[Table], env: str) -> list[Problem]:
+def problems(client: Transport, tables: Iterable[Table], env: str) -> list[Problem]:
     """Report what is wrong with these tables and with the permissions; nothing is changed."""
     return [Problem(each.what, each.remedy) for each in _survey(client, tables, env, compare, probe)]
 
 
-def expiry_problems(client: ServiceClient, tables: Iterable[Table], env: str) -> list[Problem]:
+def expiry_problems(client: Transport, tables: Iterable[Table], env: str) -> list[Problem]:
     """Report what is wrong with the TTL of these tables, with one request for each."""
     return [Problem(each.what, each.remedy) for each in _survey(client, tables, env, _compare_ttl)]
 
 
 def provision(
-    client: ServiceClient, tables: Iterable[Table], env: str, *, clock: Clock, say: Say = lambda _: None
+    client: Transport, tables: Iterable[Table], env: str, *, clock: Clock, say: Say = lambda _: None
 ) -> list[str]:
     """Create and change tables as described, and return what was done; a refusal comes before any change."""
     findings = _survey(client, tables, env, compare)
@@ -111,11 +104,12 @@ def provision(
 class TableSurvey:
     """A table as it should be and as the server shows it, and the differences found so far."""
 
-    def __init__(self, client: ServiceClient, table: Table, env: str) -> None:
+    def __init__(self, client: Transport, table: Table, env: str) -> None:
         self.env = env
         self.requests = shape.requests(table, env)
         self.wanted = self.requests["CreateTable"]
         self.title: str = self.wanted["TableName"]
+        self.stamp_key = shape.stamp_key(table, env)
         self.findings: list[Finding] = []
         self.denied: set[str] = set()
         """The operations that these credentials may not do."""
@@ -163,12 +157,6 @@ class TableSurvey:
         return described
 
     @property
-    def stamp_key(self) -> TableRequest:
-        """The key of the table's stamp."""
-        stamp = self.requests["PutItem"]["Item"]
-        return {each["AttributeName"]: stamp[each["AttributeName"]] for each in self.wanted["KeySchema"]}
-
-    @property
     def keys(self) -> tuple[str, str]:
         """The table's key as it is and as it should be, in words."""
         return _key_text(self.found or self.wanted), _key_text(self.wanted)
@@ -187,7 +175,7 @@ class TableSurvey:
 
 
 def _survey(
-    client: ServiceClient, tables: Iterable[Table], env: str, *looks: Callable[[TableSurvey], None]
+    client: Transport, tables: Iterable[Table], env: str, *looks: Callable[[TableSurvey], None]
 ) -> list[Finding]:
     """Return what is found in each table, with the permissions that are missing."""
     surveys = [TableSurvey(client, table, env) for table in tables]
@@ -382,7 +370,7 @@ def _queryable(survey: TableSurvey) -> Iterator[TableRequest]:
 class StepRunner:
     """Sends the requests of steps, and waits until they have taken effect."""
 
-    def __init__(self, client: ServiceClient, env: str, clock: Clock, say: Say) -> None:
+    def __init__(self, client: Transport, env: str, clock: Clock, say: Say) -> None:
         self._client, self._env = client, env
         self._clock, self._say = clock, say
 

@@ -23,7 +23,7 @@ class Kind(StrEnum):
     FLAG = "flag"
     """True or False."""
     OBJECT = "object"
-    """A dict of what JSON knows."""
+    """A dict, as JSON knows it."""
     SET = "set"
     """A set of texts; an empty one is no attribute."""
 
