@@ -177,12 +177,14 @@ class TableRequests:
     def _guarded(
         self, request: RequestBody, expect: Expect, changes: ItemValues = NOTHING, gone: Sequence[str] = ()
     ) -> RequestBody:
-        presence, expected, missing, foreign = EXISTS, NOTHING, list[str](), Expression(EXISTS)
+        presence, expected, missing = EXISTS, NOTHING, list[str]()
+        foreign: Expression | None = None
         if isinstance(expect, Presence):
             presence = MISSING if expect is ABSENT else ""
         elif self.format.is_plain:
             expected = self.format.encode(expect, missing, None)
         else:
+            foreign = Expression(EXISTS)
             foreign.clauses += [self.equals(foreign, name, value) for name, value in expect.items()]
         text, condition, names, marks = _write_texts(
             self._partition, presence, tuple(changes), tuple(gone), tuple(expected), tuple(missing)
@@ -190,7 +192,7 @@ class TableRequests:
         values = dict(zip(marks, [*changes.values(), *expected.values()], strict=True))
         if text:
             request["UpdateExpression"] = text
-        if foreign.names:
+        if foreign is not None:
             condition, names = foreign.text, names | foreign.names
             values |= foreign.values
         return _conditional(request, condition, names, values)
@@ -462,10 +464,12 @@ class ItemSearch:
 
     def page(self, found: list[Item]) -> tuple[Item, ...]:
         """Return the items of a page in order; where an index is missing, within their page only."""
-        if self._lacks_index:
-            names = ordering(self._format.asked, self._index)
-            found.sort(key=lambda item: [item[name] for name in names], reverse=self._command.reverse)
-        return tuple(found)
+        if not self._lacks_index:
+            return tuple(found)
+        names = ordering(self._format.asked, self._index)
+        return tuple(
+            sorted(found, key=lambda item: [item[name] for name in names], reverse=self._command.reverse)
+        )
 
     def cursor(self, item: Item) -> str:
         return cursor(self._format.asked, item, self._index)

@@ -174,7 +174,8 @@ class DynamoOperations:
             if told:
                 return False
             raise
-        if wrong := stamped_otherwise(response.get("Item") or {}, requests.format.env):
+        stamp = response.get("Item")
+        if stamp and (wrong := stamped_otherwise(stamp, requests.format.env)):
             raise wrong
         return True
 
@@ -411,7 +412,7 @@ def _row(writes: list[tuple[int, WireSteps[Any]]]) -> WireSteps[BatchRow]:
 
 def stamped_otherwise(stamp: RequestBody, env: str) -> errors.SemelError | None:
     """Return the error for a stamp of another environment or of a newer version."""
-    environment = stamp.get("environment", {}).get("S", env)
+    environment = stamp.get("environment", {}).get("S", "")
     if environment != env:
         return errors.WrongEnvironment(environment, env)
     schema = int(stamp.get("schema", {}).get("N", SCHEMA))
