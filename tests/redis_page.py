@@ -15,9 +15,9 @@ import msgspec
 import semel
 from semel.core.clock import Clock
 from semel.core.commands import Found
+from semel.stores.redis.connection import PAGE, WRITE, RedisRequest, Script, read
 from semel.stores.redis.interpreter import Interpreter
-from semel.stores.redis.router import PAGE, WRITE, Script
-from semel.stores.redis.server import RedisRequest, parse, read
+from semel.stores.redis.server import parse
 
 HEADER = """\
 # What runs on Redis
@@ -42,7 +42,7 @@ the file.
 |---|---|---|
 """
 SCRIPTS = {"write": WRITE, "page": PAGE}
-BY_DIGEST = {script.digest.encode(): name for name, script in SCRIPTS.items()}
+BY_DIGEST = {script.digest: name for name, script in SCRIPTS.items()}
 KEY = "charge:o-1"
 KEY_ID = f"prod//{KEY}"
 TOKEN = re.compile("[0-9a-f]{32}")
@@ -98,10 +98,9 @@ def text() -> str:
 
 
 def _row(name: str, script: Script) -> str:
-    text = script.by_text.decode().split("\r\n", 3)[3]
-    purpose = text.partition("\n")[0].removeprefix("-- ")
+    purpose = script.text.decode().partition("\n")[0].removeprefix("-- ")
     link = f"[{name}.lua](../../src/semel/stores/redis/{name}.lua)"
-    return f"| {link} | `{script.digest}` | {purpose} |\n"
+    return f"| {link} | `{script.digest.decode()}` | {purpose} |\n"
 
 
 def sections() -> Iterator[tuple[str, list[str]]]:

@@ -26,12 +26,8 @@ def place(request, tmp_path, monkeypatch):
     """A store that does not notice the end of a connection before it uses it."""
     monkeypatch.setattr(pool.PostgresSession, "usable", lambda _session: True)
     monkeypatch.setattr(connection.RedisConnection, "is_quiet", lambda _connection: True)
-    monkeypatch.setattr(connection.AsyncRedisConnection, "is_quiet", _always)
+    monkeypatch.setattr(connection.AsyncRedisConnection, "is_quiet", lambda _connection: True)
     return open_place(request.param, request, tmp_path)
-
-
-async def _always(_connection):
-    return True
 
 
 def end_connections(place):

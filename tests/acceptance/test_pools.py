@@ -17,7 +17,8 @@ from semel.core.commands import ABSENT, Get, Put
 from semel.errors import StoreClosed
 from semel.stores.postgres import pool as postgres_pool
 from semel.stores.redis import connection as redis_pool
-from semel.stores.redis.server import Node, RedisRequest, pack, parse
+from semel.stores.redis.connection import RedisRequest, pack
+from semel.stores.redis.server import Node, parse
 from semel.stores.sqlite import file as sqlite_pool
 from semel.tables import DOCUMENTS
 from tests.places import open_place
@@ -180,8 +181,11 @@ def test_a_loop_that_uses_another_node_at_any_moment_is_no_error_to_the_thread_t
     def there(steps: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(steps, loop).result(30)
 
+    async def idle(pool: redis_pool.AsyncRedisPool, node: Node) -> None:
+        pool._idle(node)  # as every exchange does first
+
     def look(pool: redis_pool.AsyncRedisPool, node: Node) -> None:
-        there(pool._idle(node))  # as every exchange does first
+        there(idle(pool, node))
 
     async def made() -> redis_pool.AsyncRedisPool:
         return redis_pool.AsyncRedisPool(address)

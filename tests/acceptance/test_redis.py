@@ -48,8 +48,8 @@ from semel.core.commands import (
 )
 from semel.core.drive import leave
 from semel.stores.redis import RedisStore, problems, provision
-from semel.stores.redis.connection import AsyncRedisPool, RedisPool
-from semel.stores.redis.server import RedisRequest, parse
+from semel.stores.redis.connection import AsyncRedisPool, RedisPool, RedisRequest
+from semel.stores.redis.server import parse
 from semel.stores.redis.store import LINGER_SECONDS, RedisListener, Subscription
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.testing import FakeClock, FaultProxy
@@ -300,7 +300,7 @@ def test_a_thread_that_is_interrupted_while_it_reads_leaves_no_answer_for_the_ne
             patch.setattr("semel.stores.redis.connection.gather", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 store.execute(Get(THINGS, "a"))
-        assert not connection.driver.is_connected
+        assert connection.socket.fileno() == -1
         assert store.execute(Get(THINGS, "b")).item["text"] == "b"
 
 
@@ -353,7 +353,7 @@ def test_what_a_loop_has_left_open_is_closed_with_the_store(here: str) -> None:
     asyncio.run(store.aexecute(mark("a")))
     [pool] = store._per_loop._made.values()
     [connection] = pool._free[store._address.home]
-    transport = connection._driver._writer.transport
+    transport = connection.writer.transport
     store.close()
     assert transport.get_extra_info("socket").fileno() == -1
 

@@ -23,7 +23,7 @@ def test_a_url_says_where_and_how():
         prefix="a:b",
         timeout=9,
         wait_replicas=2,
-        wait_seconds=3,
+        wait_timeout=3,
     )
     assert parse("redis://:pw@h/3").db == 3
     assert (parse("redis://:pw@h").password, parse("redis://:pw@h").username) == ("pw", None)

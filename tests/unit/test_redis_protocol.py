@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.stores.redis import connection
-from semel.stores.redis.server import ErrorReply, gather, read
+from semel.stores.redis.connection import gather, read
+from semel.stores.redis.server import ErrorReply
 
 ANSWERS = st.recursive(
     st.none() | st.binary(max_size=40) | st.integers(-(2**63), 2**63 - 1),

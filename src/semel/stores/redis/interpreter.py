@@ -31,19 +31,22 @@ from semel.core.commands import (
     alive,
     cursor,
 )
-from semel.errors import (
-    SchemaTooNew,
-    UsageError,
-    WrongEnvironment,
-    WrongSchema,
-)
+from semel.errors import SchemaTooNew, UsageError, WrongEnvironment, WrongSchema
 from semel.model import ScanCost, TableSize
+from semel.stores.redis.connection import (
+    WRITE,
+    RedisCommand,
+    RedisRequest,
+    Requests,
+    Router,
+    granted,
+    pack,
+    redis_command,
+)
 from semel.stores.redis.plan import ENCODER, REPLY, Bounds, RedisPlan, Writes, scope_of
-from semel.stores.redis.router import WRITE, RedisCommand, Requests, Router, lacks_script, redis_command
-from semel.stores.redis.server import ErrorReply, Node, RedisAddress, RedisRequest, pack, refusal
+from semel.stores.redis.server import ErrorReply, Node, RedisAddress
 from semel.stores.servertime import ServerTime
 from semel.stores.shared import Plans, not_offered
-from semel.tables import Table
 
 T = TypeVar("T")
 
@@ -70,15 +73,9 @@ class ScanCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     cursor: int | None
     """How far the server was scanned; None if to its end."""
     start: str
-    """What the keys that were found, and had no room on a page, begin with."""
+    """What the keys that were found, and had no room on a page, begin with: a cursor is part of a URL."""
     rest: list[str]
     """How each of them goes on."""
-
-
-def cursor_at(node: str, cursor: int | None, keys: list[str]) -> ScanCursor:
-    """Describe how far a scan has come; many keys begin alike, and a cursor is part of a URL."""
-    start = commonprefix(keys)  # noqa: RUF071 - of any texts
-    return ScanCursor(node, cursor, start, [key[len(start) :] for key in keys])
 
 
 def parse_cursor(after: str) -> ScanCursor:
@@ -92,24 +89,36 @@ def parse_cursor(after: str) -> ScanCursor:
 class TableScan(msgspec.Struct):
     """The scan of a table for one page: what was found, and what is still to be read."""
 
-    keys: list[str]
+    plan: RedisPlan
+    query: Query
+    now: float
     cursor: int | None
+    keys: list[str]
     items: list[Item] = []
     seen: set[str] = set()
     scanned: int = 0
     read: int = 0
 
-    def is_full(self, query: Query) -> bool:
-        """Whether the page ends here."""
+    def is_full(self) -> bool:
+        most = self.query.most
         # Keys that were found are read first, or the cursor would have to name them.
-        over = query.most and (self.read >= query.most or (self.scanned >= query.most and not self.keys))
-        return bool(over) or len(self.items) >= query.limit
+        over = most and (self.read >= most or (self.scanned >= most and not self.keys))
+        return bool(over) or len(self.items) >= self.query.limit
 
-    def step(self, query: Query) -> int:
+    def step(self) -> int:
         """How many keys to go over next: they are in no order, so the rest is as dense as what was seen."""
-        need = max(query.limit - len(self.items), FIRST_STEP)
+        most = self.query.most
+        need = max(self.query.limit - len(self.items), FIRST_STEP)
         step = need * self.scanned // len(self.seen) if self.seen else max(need, 4 * self.scanned)
-        return max(FIRST_STEP, min(step, query.most - self.scanned if query.most else LAST_STEP, LAST_STEP))
+        return max(FIRST_STEP, min(step, most - self.scanned if most else LAST_STEP, LAST_STEP))
+
+    def page(self, node: str, more: bool) -> Page:
+        after = None
+        if more:
+            start = commonprefix(self.keys)  # noqa: RUF071 - of any texts
+            at = ScanCursor(node, self.cursor, start, [key[len(start) :] for key in self.keys])
+            after = msgspec.json.encode(at).decode()
+        return Page(self.now, tuple(self.items), after, max(self.read, self.scanned))
 
 
 class Interpreter(Router):
@@ -123,9 +132,9 @@ class Interpreter(Router):
         self._open = False
         self._confirm = address.wait_replicas > 0
         self._direct = not address.cluster and not self._confirm
-        self.plan: Callable[[Table], RedisPlan] = Plans(
-            lambda table: RedisPlan(table, address.prefix, address.cluster)
-        ).of
+        self.stamp: bytes = f"{address.prefix}:meta".encode()
+        self._layout = b"cluster" if address.cluster else b"server"
+        self.plan = Plans(lambda table: RedisPlan(table, address.prefix, address.cluster)).of
         self._perform: dict[type, Callable[[Any], Requests[Any]]] = {
             Get: self._get,
             **dict.fromkeys((Put, Update, Add, Delete), self._write),
@@ -141,15 +150,6 @@ class Interpreter(Router):
         return requests if self._open else self._opened(requests)
 
     # The stamp
-
-    @property
-    def stamp(self) -> bytes:
-        """The key of the stamp."""
-        return f"{self.address.prefix}:meta".encode()
-
-    @property
-    def _layout(self) -> bytes:
-        return b"cluster" if self.address.cluster else b"server"
 
     def stamped(self) -> Requests[list[bytes | None]]:
         """Read the stamp."""
@@ -221,49 +221,49 @@ class Interpreter(Router):
     def _write(self, command: Write) -> Requests[Applied | Refused]:
         # Every claim comes through here: with as few calls as possible.
         plan = self.plan(command.table)
-        call = self._call([(plan, command)])
+        key = plan.key(command.key)
+        call = self._call([key], [plan.write(command)])
         if self._direct:
-            [reply] = yield RedisRequest(self.address.home, call.data, 1, True)
-            if type(reply) is ErrorReply:
-                reply = yield from self._with_script(call, reply)
+            home = self.address.home
+            replies = yield RedisRequest(home, call.data, 1, True)
+            if type(replies[0]) is ErrorReply:
+                replies = granted((yield from self.completed(home, [call], True, replies)), home, True)
         else:
-            [reply] = yield from self.send([call], True)
-        now, [(made, fields)] = REPLY.decode(reply)
-        item = plan.item(fields, command.key, command.sort) if fields else None
-        return Applied(now, item) if made else Refused(now, item)
-
-    def _with_script(self, call: RedisCommand, reply: ErrorReply) -> Requests[Any]:
-        """Send a write again whose script the server does not have; raise any other error."""
-        if not lacks_script(reply):
-            raise refusal(reply, self.address.home, writes=True)
-        [reply] = yield from self.send([RedisCommand(call.key, call.with_text())], True)
-        return reply
+            replies = yield from self.send([call], True)
+        now, [(made, fields)] = REPLY.decode(replies[0])
+        return plan.answer(command, now, made, fields)
 
     # Several items
 
-    def _call(self, writes: Sequence[tuple[RedisPlan, Write]], together: bool = False) -> RedisCommand:
+    def _call(self, keys: list[bytes], parts: list[Any], together: bool = False) -> RedisCommand:
         """Call the script that makes writes."""
-        keys, parts = [], []
-        for plan, write in writes:
-            keys.append(plan.key(write.key))
-            parts.append(plan.write(write))
         arguments = ENCODER.encode(Writes(parts, together, self._confirm, self.address.cluster))
-        now = self._imposed()
-        word = b"" if now is None else repr(now).encode()
-        return RedisCommand(keys[0], WRITE.call(b"%d" % len(keys), *keys, word, arguments))
+        data = WRITE.call(b"%d" % len(keys), *keys, self._now_word(), arguments)
+        return RedisCommand(keys[0], data)
+
+    def _calls(self, writes: Sequence[Write], together: bool = False) -> RedisCommand:
+        plans = [self.plan(write.table) for write in writes]
+        return self._call(
+            [plan.key(write.key) for plan, write in zip(plans, writes, strict=True)],
+            [plan.write(write) for plan, write in zip(plans, writes, strict=True)],
+            together,
+        )
+
+    def _answers(self, writes: Sequence[Write], reply: bytes) -> list[Applied | Refused]:
+        now, found = REPLY.decode(reply)
+        return [
+            self.plan(write.table).answer(write, now, *outcome)
+            for write, outcome in zip(writes, found, strict=True)
+        ]
 
     def _batch(self, command: Batch) -> Requests[Many]:
-        writes = [(self.plan(write.table), write) for write in command.writes]
         groups = self._groups(command.writes)
-        calls = [self._call([writes[place] for place in group]) for group in groups]
-        replies = yield from self.send(calls, writes=True)
+        parts = [[command.writes[place] for place in group] for group in groups]
+        replies = yield from self.send([self._calls(part) for part in parts], writes=True)
         answers: dict[int, Applied | Refused] = {}
-        for group, reply in zip(groups, replies, strict=True):
-            now, found = REPLY.decode(reply)
-            for place, outcome in zip(group, found, strict=True):
-                plan, write = writes[place]
-                answers[place] = plan.answer(write, now, *outcome)
-        return Many(tuple(answers[place] for place in range(len(writes))))
+        for group, part, reply in zip(groups, parts, replies, strict=True):
+            answers |= zip(group, self._answers(part, reply), strict=True)
+        return Many(tuple(answers[place] for place in range(len(command.writes))))
 
     def _groups(self, writes: Sequence[Write]) -> list[list[int]]:
         """Group writes into calls of the script: in a cluster, those of one scope."""
@@ -277,19 +277,18 @@ class Interpreter(Router):
         ]
 
     def _transact(self, command: Transact) -> Requests[Applied | Cancelled]:
-        if not command.writes:
+        writes = command.writes
+        if not writes:
             return Applied((yield from self._now()))
-        scopes = {scope_of(write.key): write for write in command.writes} if self.address.cluster else {}
+        scopes = {scope_of(write.key): write for write in writes} if self.address.cluster else {}
         if len(scopes) > 1:
             _refuse_scopes(scopes)
-        writes = [(self.plan(write.table), write) for write in command.writes]
-        [reply] = yield from self.send([self._call(writes, together=True)], writes=True)
+        [reply] = yield from self.send([self._calls(writes, together=True)], writes=True)
         now, found = REPLY.decode(reply)
-        answers = [
-            plan.answer(write, now, *outcome) for (plan, write), outcome in zip(writes, found, strict=True)
-        ]
-        refusals = tuple(answer if isinstance(answer, Refused) else None for answer in answers)
-        return Cancelled(now, refusals) if any(refusals) else Applied(now)
+        if all([made for made, _ in found]):
+            return Applied(now)
+        answers = self._answers(writes, reply)
+        return Cancelled(now, tuple(each if type(each) is Refused else None for each in answers))
 
     # Pages
 
@@ -321,13 +320,19 @@ class Interpreter(Router):
         """Find keys in a cluster: the entries for a value without a scope are in the slots of their items."""
         found: set[bytes] = set()
         for node in (yield from self.nodes()):
-            at = b"0"
-            while True:
-                [(at, names)] = yield from self.on(node, [scan_command(at, pattern, LAST_STEP)])
+            at: int | None = 0
+            while at is not None:
+                at, names = yield from self._scanned(node, at, pattern, LAST_STEP)
                 found.update(names)
-                if at == b"0":
-                    break
         return sorted(found)
+
+    def _scanned(
+        self, node: Node, at: int, pattern: bytes, count: int
+    ) -> Requests[tuple[int | None, list[bytes]]]:
+        """Go over keys of a server, and return where to go on and what was found."""
+        scan = redis_command(b"SCAN", b"%d" % at, b"MATCH", pattern, b"COUNT", b"%d" % count)
+        [(following, names)] = yield from self.on(node, [scan])
+        return int(following) or None, names
 
     def _range(
         self,
@@ -344,72 +349,66 @@ class Interpreter(Router):
             want = min(query.limit - len(items) + 1, MOST_READ)
             if query.equal:
                 want = max(want, LEAST_READ)
-            index = bool(query.index)
-            calls = [plan.page(key, bounds, want, self._now_word(), index) for key in keys]
+            calls = [plan.page(key, bounds, want, self._now_word(), bool(query.index)) for key in keys]
             replies = yield from self.send(calls)
             found = [each for _, *entries in replies for each in zip(*entries, strict=True)]
+            if replies:
+                now = float(replies[0][0])
             if len(keys) > 1:
                 found.sort(key=itemgetter(0), reverse=query.reverse)
             for entry, fields in found[:want]:
-                now = float(replies[0][0])
                 item = plan.item(fields, *place(entry)) if fields else {}
                 if wanted(query, item, now):
                     items.append(item)
             if len(items) > query.limit or len(found) < want:
-                return page_of(query, items, float(replies[0][0]) if replies else now)
+                return page_of(query, items, now)
             bounds = bounds.beyond(found[want - 1][0])
 
     def _whole(self, plan: RedisPlan, query: Query) -> Requests[Page]:
         """Fill a page from a whole table by SCAN: no write pays for an index that only operators use."""
-        nodes = yield from self.nodes()
-        names = [str(node) for node in nodes]
-        start = cursor_at(names[0], 0, []) if query.after is None else parse_cursor(query.after)
-        if start.node not in names:
+        nodes = {str(node): node for node in (yield from self.nodes())}
+        names = list(nodes)
+        start = ScanCursor(names[0], 0, "", []) if query.after is None else parse_cursor(query.after)
+        if start.node not in nodes:
             raise UsageError("the cluster has changed since the page before; start from the first page")
-        scan = TableScan([start.start + rest for rest in start.rest], start.cursor)
         now = yield from self._now()
-        for place in range(names.index(start.node), len(nodes)):
+        scan = TableScan(plan, query, now, start.cursor, [start.start + rest for rest in start.rest])
+        for name in names[names.index(start.node) :]:
             while scan.cursor is not None or scan.keys:
-                if scan.keys:
-                    yield from self._read_found(plan, query, nodes[place], scan, now)
-                else:
-                    yield from self._find(plan, query, nodes[place], scan)
-                if scan.is_full(query):
-                    more = bool(scan.keys) or scan.cursor is not None or place + 1 < len(nodes)
-                    after = cursor_at(names[place], scan.cursor, scan.keys) if more else None
-                    return scan_page(scan, now, after)
+                yield from (self._read_found if scan.keys else self._find)(nodes[name], scan)
+                if scan.is_full():
+                    more = bool(scan.keys) or scan.cursor is not None or name != names[-1]
+                    return scan.page(name, more)
             scan.cursor = 0
-        return scan_page(scan, now, None)
+        return scan.page("", more=False)
 
-    def _find(self, plan: RedisPlan, query: Query, node: Node, scan: TableScan) -> Requests[None]:
+    def _find(self, node: Node, scan: TableScan) -> Requests[None]:
         """Look for keys of the table; SCAN may return one twice while Redis resizes its table."""
-        step = scan.step(query)
+        step = scan.step()
         scan.scanned += step
-        found = scan_command(b"%d" % (scan.cursor or 0), plan.pattern(query.prefix), step)
-        [(following, names)] = yield from self.on(node, [found])
-        scan.cursor = int(following) or None
+        pattern = scan.plan.pattern(scan.query.prefix)
+        scan.cursor, names = yield from self._scanned(node, scan.cursor or 0, pattern, step)
         fresh = dict.fromkeys(name.decode(errors="replace") for name in names)
-        scan.keys = [name for name in fresh if name not in scan.seen and plan.place(name)]
+        scan.keys = [name for name in fresh if name not in scan.seen and scan.plan.place(name)]
         scan.seen.update(scan.keys)
 
-    def _read_found(
-        self, plan: RedisPlan, query: Query, node: Node, scan: TableScan, now: float
-    ) -> Requests[None]:
+    def _read_found(self, node: Node, scan: TableScan) -> Requests[None]:
         """Read as many items as are missing, or as many as were read in vain so far."""
-        count = max(query.limit - len(scan.items), min(scan.read - len(scan.items), MOST_READ))
+        plan, word = scan.plan, self._now_word()
+        count = max(scan.query.limit - len(scan.items), min(scan.read - len(scan.items), MOST_READ))
         names, scan.keys = scan.keys[:count], scan.keys[count:]
-        word = self._now_word()
         replies = yield from self.on(node, [plan.get(name.encode(), word) for name in names])
         scan.read += len(names)
         spare: list[str] = []
         for name, reply in zip(names, replies, strict=True):
             _, [(_, fields)] = REPLY.decode(reply)
             item = plan.item(fields, *(plan.place(name) or ("", None))) if fields else {}
-            if wanted(query, item, now):
-                if len(scan.items) < query.limit:
-                    scan.items.append(item)
-                else:
-                    spare.append(name)
+            if not wanted(scan.query, item, scan.now):
+                continue
+            if len(scan.items) < scan.query.limit:
+                scan.items.append(item)
+            else:
+                spare.append(name)
         scan.keys = spare + scan.keys
 
     # Sizes
@@ -418,34 +417,23 @@ class Interpreter(Router):
         """Count the keys of all servers, of this ledger and of other programs."""
         if not self._open:
             yield from self.open()
-        keys = 0
-        for node in (yield from self.nodes()):
-            [count] = yield from self.on(node, [redis_command(b"DBSIZE")])
-            keys += int(count)
+        keys = sum((yield from self._everywhere(b"DBSIZE")))
         note = "SCAN goes over all keys of the server, in steps that do not block it"
         return ScanCost(items=keys, requests=max(1, ceil(keys / LAST_STEP)), note=note)
 
     def measure(self) -> Requests[TableSize]:
         """Count the keys of all servers, and the memory that they use."""
         cost = yield from self.scan_cost()
-        used = 0
-        for node in (yield from self.nodes()):
-            [reply] = yield from self.on(node, [redis_command(b"INFO", b"memory")])
-            found = re.search(rb"used_memory:(\d+)", bytes(reply))
-            used += int(found[1]) if found else 0
+        replies = yield from self._everywhere(b"INFO", b"memory")
+        used = [re.search(rb"used_memory:(\d+)", bytes(reply)) for reply in replies]
         how = "all keys and all memory of the server, including those of other programs"
-        return TableSize(table="", items=cost.items, bytes=used, how=how)
+        return TableSize(table="", items=cost.items, bytes=sum(int(each[1]) for each in used if each), how=how)
 
-
-def scan_page(scan: TableScan, now: float, after: ScanCursor | None) -> Page:
-    """Build a page of a scan."""
-    text = None if after is None else msgspec.json.encode(after).decode()
-    return Page(now, tuple(scan.items), text, max(scan.read, scan.scanned))
-
-
-def scan_command(cursor: bytes, pattern: bytes, count: int) -> RedisCommand:
-    """Go over keys of a server."""
-    return redis_command(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % count)
+    def _everywhere(self, *words: bytes) -> Requests[list[Any]]:
+        replies: list[Any] = []
+        for node in (yield from self.nodes()):
+            replies += yield from self.on(node, [redis_command(*words)])
+        return replies
 
 
 def wanted(query: Query, item: Item, now: float) -> bool:

@@ -1,8 +1,7 @@
-"""A server: where it is, the protocol it speaks, and what its errors mean."""
+"""A server: where it is, and what its errors mean."""
 
 import re
-from collections.abc import Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Annotated, Any, NoReturn
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -18,12 +17,29 @@ from semel.errors import InvalidOption
 
 EXAMPLE = "redis://:password@cache.example.com:6379/0?prefix=semel"
 PORT = 6379
-# Replicas in one data centre confirm within milliseconds.
-WAIT_SECONDS = 1.0
-# A prefix stands before the braces of every key, so it has none itself.
-PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
-KNOWN = ("cluster", "prefix", "timeout", "wait_replicas", "wait_timeout", *TLS)
+YES_OR_NO = (bool, "yes or no")
+SECONDS = (Annotated[float, msgspec.Meta(gt=0, lt=3600)], "a number of seconds")
+PATH = (str, "the path of a file")
+# The options of a URL: their types, and how a message describes them.
+OPTIONS: dict[str, tuple[Any, str]] = {
+    "cluster": YES_OR_NO,
+    # A prefix stands before the braces of every key, so it has none itself.
+    "prefix": (
+        Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}\Z")],
+        "1 to 64 letters, digits and . _ : -",
+    ),
+    "timeout": SECONDS,
+    "wait_replicas": (Annotated[int, msgspec.Meta(ge=1, lt=1000)], "a number of replicas, from 1 on"),
+    "wait_timeout": SECONDS,
+    "ssl_ca_certs": PATH,
+    "ssl_certfile": PATH,
+    "ssl_keyfile": PATH,
+    "ssl_cert_reqs": (
+        Annotated[str, msgspec.Meta(pattern=r"^(required|optional|none)\Z")],
+        "required, optional or none",
+    ),
+    "ssl_check_hostname": YES_OR_NO,
+}
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -49,58 +65,47 @@ class RedisAddress(Concealed, msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = ANSWER_SECONDS
     """How many seconds to wait for a connection, and for each reply."""
     wait_replicas: int = 0
-    wait_seconds: float = WAIT_SECONDS
+    wait_timeout: float = 1.0
+    """How many seconds to wait for replicas, which in one data centre confirm within milliseconds."""
 
     def __repr__(self) -> str:  # without the password
         return f"RedisAddress({self.home}/{self.db}, prefix={self.prefix!r})"
-
-    def options(self, node: Node) -> dict[str, Any]:
-        """The arguments of a driver's connection to a node."""
-        return {
-            "host": node.host,
-            "port": node.port,
-            "db": self.db,
-            "username": self.username,
-            "password": self.password,
-            "socket_connect_timeout": self.timeout,
-            # Scripts reply alike under both protocols, and the older one needs no greeting.
-            "protocol": 2,
-            "driver_info": None,
-            **(self.tls or {}),
-        }
 
 
 def parse(url: str) -> RedisAddress:
     """Read a URL; a wrong one is refused, with an example of a right one."""
     parts = urlsplit(url)
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if unknown := given.keys() - set(KNOWN):
-        _refuse(f"it has the unknown option {min(unknown)!r}; the options are {', '.join(KNOWN)}")
+    given = {name: _option(name, word) for name, word in parse_qsl(parts.query, keep_blank_values=True)}
+    tls = {name: given.pop(name) for name in list(given) if name.startswith("ssl_")}
+    if tls and parts.scheme != "rediss":
+        _refuse(f"{min(tls)} needs TLS: use rediss://")
     address = RedisAddress(
         home=_home(parts),
         db=_db(parts.path),
-        username=unquote(parts.username) if parts.username else None,
-        password=unquote(parts.password) if parts.password else None,
-        tls=_tls(parts.scheme, given),
-        cluster=_flag(given, "cluster"),
-        prefix=given.get("prefix", "semel"),
-        timeout=_seconds(given, "timeout", ANSWER_SECONDS),
-        wait_replicas=_count(given, "wait_replicas"),
-        wait_seconds=_seconds(given, "wait_timeout", WAIT_SECONDS),
+        username=unquote(parts.username or "") or None,
+        password=unquote(parts.password or "") or None,
+        tls=tls if parts.scheme == "rediss" else None,
+        **given,
     )
-    _check(address, given)
-    return address
-
-
-def _check(address: RedisAddress, given: dict[str, str]) -> None:
-    if not PREFIX.fullmatch(address.prefix):
-        _refuse("prefix is 1 to 64 letters, digits and . _ : -")
     if address.cluster and address.db:
         _refuse("a cluster has the database 0 only")
     if "wait_timeout" in given and not address.wait_replicas:
         _refuse("wait_timeout says how long wait_replicas=N waits, which is not given")
-    if address.wait_replicas and address.wait_seconds >= address.timeout:
+    if address.wait_replicas and address.wait_timeout >= address.timeout:
         _refuse("wait_timeout must be shorter than timeout, or no reply could come in time")
+    return address
+
+
+def _option(name: str, word: str) -> Any:
+    if name not in OPTIONS:
+        _refuse(f"it has the unknown option {name!r}; the options are {', '.join(OPTIONS)}")
+    kind, meaning = OPTIONS[name]
+    if kind is bool:
+        word = {"yes": "true", "no": "false"}.get(word.lower(), word)
+    try:
+        return msgspec.convert(word, kind, strict=False)
+    except msgspec.ValidationError:
+        _refuse(f"{name} is {meaning}")
 
 
 def _home(parts: SplitResult) -> Node:
@@ -120,112 +125,9 @@ def _db(path: str) -> int:
     return int(name or 0)
 
 
-def _tls(scheme: str, given: dict[str, str]) -> dict[str, Any] | None:
-    options: dict[str, Any] = {name: given[name] for name in TLS if name in given}
-    if scheme != "rediss":
-        if options:
-            _refuse(f"{min(options)} needs TLS: use rediss://")
-        return None
-    if "ssl_check_hostname" in options:
-        options["ssl_check_hostname"] = _flag(given, "ssl_check_hostname")
-    if options.get("ssl_cert_reqs", "required") not in ("required", "optional", "none"):
-        _refuse("ssl_cert_reqs is required, optional or none")
-    return options
-
-
-def _flag(given: dict[str, str], name: str) -> bool:
-    word = given.get(name, "no").lower()
-    if word not in ("yes", "no", "true", "false", "1", "0"):
-        _refuse(f"{name} is yes or no")
-    return word in ("yes", "true", "1")
-
-
-def _count(given: dict[str, str], name: str) -> int:
-    word = given.get(name, "0")
-    if not re.fullmatch(r"[0-9]{1,3}", word) or (name in given and int(word) < 1):
-        _refuse(f"{name} is a number of replicas, from 1 on")
-    return int(word)
-
-
-def _seconds(given: dict[str, str], name: str, default: float) -> float:
-    try:
-        seconds = float(given.get(name, default))
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 3600:
-        _refuse(f"{name} is a number of seconds")
-    return seconds
-
-
 def _refuse(reason: str) -> NoReturn:
     # The URL itself is not shown, since it may contain a password.
     raise InvalidOption(f"this is no URL of a Redis store: {reason}. A right one is {EXAMPLE}")
-
-
-# The protocol, RESP, as far as semel needs it
-
-# A reply, and where it ends; None while part of it is missing.
-Parsed: TypeAlias = tuple[Any, int] | None
-BULK, ARRAY, NUMBER, TEXT = b"$*:+"
-
-
-class ErrorReply(str):
-    """The text of an error that the server replied."""
-
-    __slots__ = ()
-
-
-class RedisRequest(msgspec.Struct, frozen=True, gc=False):
-    """Bytes for one server, and how many replies they have."""
-
-    node: Node
-    data: bytes
-    count: int
-    writes: bool = False
-    """Whether the outcome is unknown if the reply is lost."""
-
-
-def pack(words: Sequence[bytes]) -> bytes:
-    """Encode a command."""
-    return b"".join([b"*%d\r\n" % len(words), *[b"$%d\r\n%b\r\n" % (len(word), word) for word in words]])
-
-
-def read(data: bytes, start: int = 0) -> Parsed:
-    """Read the reply that begins here."""
-    end = data.find(b"\r\n", start)
-    if end < 0:
-        return None
-    kind, word, end = data[start], data[start + 1 : end], end + 2
-    if kind == BULK:
-        stop = end + int(word)
-        if stop < end:
-            return None, end
-        return (data[end:stop], stop + 2) if len(data) >= stop + 2 else None
-    if kind == ARRAY:
-        return _array(data, end, int(word))
-    if kind == NUMBER:
-        return int(word), end
-    return (word if kind == TEXT else ErrorReply(word.decode(errors="replace"))), end
-
-
-def _array(data: bytes, start: int, size: int) -> Parsed:
-    items: list[Any] = []
-    for _ in range(size):
-        item = read(data, start)
-        if item is None:
-            return None
-        start = item[1]
-        items.append(item[0])
-    return (items if size >= 0 else None), start
-
-
-def gather(data: bytes, count: int, replies: list[Any]) -> bytes:
-    """Move the replies that data begins with to the list, and return the rest."""
-    start = 0
-    while len(replies) < count and (parsed := read(data, start)) is not None:
-        replies.append(parsed[0])
-        start = parsed[1]
-    return data[start:]
 
 
 # Errors
@@ -265,6 +167,12 @@ REFUSALS: dict[str, tuple[type[errors.SemelError], str]] = {
         "keys of another program have these names: choose another prefix with ?prefix=...",
     ),
 }
+
+
+class ErrorReply(str):
+    """The text of an error that the server replied."""
+
+    __slots__ = ()
 
 
 class BrokenConnection(errors.StoreUnavailable):
