@@ -285,7 +285,7 @@ class Interpreter(Router):
             _refuse_scopes(scopes)
         [reply] = yield from self.send([self._calls(writes, together=True)], writes=True)
         now, found = REPLY.decode(reply)
-        if all([made for made, _ in found]):
+        if all(made for made, _ in found):
             return Applied(now)
         answers = self._answers(writes, reply)
         return Cancelled(now, tuple(each if type(each) is Refused else None for each in answers))
@@ -424,10 +424,10 @@ class Interpreter(Router):
     def measure(self) -> Requests[TableSize]:
         """Count the keys of all servers, and the memory that they use."""
         cost = yield from self.scan_cost()
-        replies = yield from self._everywhere(b"INFO", b"memory")
-        used = [re.search(rb"used_memory:(\d+)", bytes(reply)) for reply in replies]
+        infos = yield from self._everywhere(b"INFO", b"memory")
+        used = sum(int(size) for info in infos for size in re.findall(rb"used_memory:(\d+)", info))
         how = "all keys and all memory of the server, including those of other programs"
-        return TableSize(table="", items=cost.items, bytes=sum(int(each[1]) for each in used if each), how=how)
+        return TableSize(table="", items=cost.items, bytes=used, how=how)
 
     def _everywhere(self, *words: bytes) -> Requests[list[Any]]:
         replies: list[Any] = []

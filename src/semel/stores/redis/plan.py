@@ -115,17 +115,21 @@ class Bounds(NamedTuple):
         return self._replace(first=b"(" + entry)
 
 
-def lexical(query: Query, low: bytes | None, high: bytes | None, after: bytes | None) -> Bounds:
-    """The range of texts between two, both included, and beyond a third."""
-    least = b"-" if low is None else b"[" + low
-    most = b"+" if high is None else b"[" + high
+def bounds_of(
+    query: Query, low: bytes | None, high: bytes | None, after: bytes | None, scores: bool = False
+) -> Bounds:
+    """The range between two texts or numbers, both included, and beyond a third."""
+    by, mark, least, most = (b"SCORE", b"", b"-inf", b"+inf") if scores else (b"LEX", b"[", b"-", b"+")
+    order: Callable[[bytes], Any] = float if scores else bytes
+    first = least if low is None else mark + low
+    last = most if high is None else mark + high
     if query.reverse:
-        if after is not None and (high is None or after <= high):
-            most = b"(" + after
-        return Bounds(b"ZREVRANGEBYLEX", most, least)
-    if after is not None and (low is None or after >= low):
-        least = b"(" + after
-    return Bounds(b"ZRANGEBYLEX", least, most)
+        if after is not None and (high is None or order(after) <= order(high)):
+            last = b"(" + after
+        return Bounds(b"ZREVRANGEBY" + by, last, first)
+    if after is not None and (low is None or order(after) >= order(low)):
+        first = b"(" + after
+    return Bounds(b"ZRANGEBY" + by, first, last)
 
 
 # Names
@@ -169,12 +173,7 @@ class RedisPlan:
         self._kinds: dict[str, Kind] = table.kinds
         self._shapes: dict[tuple[Any, ...], Shape] = {}
         self._decoders = {name.encode(): (name, DECODERS[kind]) for name, kind in table.kinds.items()}
-        # JSON reads nearly every number, and does so faster.
-        self._quick: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
-            word: (name, json_number if decode is number else decode)
-            for word, (name, decode) in self._decoders.items()
-        }
-        self._quick[ENTRIES] = ("", bytes)
+        self._decoders[ENTRIES] = ("", bytes)
         self._indexed = frozenset(name for index in table.indexes for name in index.key)
         self._indexes = msgspec.Raw(ENCODER.encode([self._script_index(index) for index in table.indexes]))
 
@@ -200,7 +199,6 @@ class RedisPlan:
         return f"{self._head}{partition[:end] or NO_SCOPE}}}{{{partition[end:]}}}".encode()
 
     def item_key(self, command: Get | Watch | Write) -> bytes:
-        """The key of an item."""
         key = self.key(command.key)
         return b"%b:%b" % (key, self.member(command.sort).encode()) if self.sorted else key
 
@@ -256,11 +254,9 @@ class RedisPlan:
     # Reading
 
     def get(self, key: bytes, now: bytes) -> RedisCommand:
-        """Read an item."""
         return RedisCommand(key, WRITE.call(b"1", key, now, READING))
 
     def answer(self, command: Write, now: float, made: int, fields: list[bytes]) -> Applied | Refused:
-        """Build the reply to a write."""
         item = self.item(fields, command.key, command.sort) if fields else None
         return Applied(now, item) if made else Refused(now, item)
 
@@ -269,10 +265,10 @@ class RedisPlan:
         item: Item = {self.table.partition: key}
         if self.table.sort is not None:
             item[self.table.sort] = sort
-        quick = self._quick
+        decoders = self._decoders
         try:
             for word, value in zip(fields[::2], fields[1::2]):  # noqa: B905 - every replay comes through here
-                name, decode = quick[word]
+                name, decode = decoders[word]
                 item[name] = decode(value)
         except UNREADABLE:
             self._read_carefully(fields, item)
@@ -284,14 +280,13 @@ class RedisPlan:
             if word in self._decoders:
                 name, decode = self._decoders[word]
                 try:
-                    item[name] = decode(value)
+                    item[name] = number(value) if self._kinds.get(name) is Kind.NUMBER else decode(value)
                 except UNREADABLE:
                     item[name] = value
 
     # Writing
 
     def write(self, command: Any) -> ScriptWrite:
-        """Translate a write for write.lua."""
         kind, expires = type(command), self._expires
         write = ScriptWrite(expires, whole=kind is Put or kind is Delete)
         if kind is not Delete:
@@ -334,8 +329,7 @@ class RedisPlan:
         encoded, missing = shape.encoded, shape.missing
         for name in shape.numbers:
             if not -EXACT <= values[name] <= EXACT:
-                encoded = (*encoded, *((each, exact) for each in shape.numbers))
-                break
+                encoded = (*encoded, (name, exact))
         if not encoded:
             return values, missing
         values = {**values}
@@ -354,7 +348,7 @@ class RedisPlan:
             if value is None:
                 missing.append(name)
             elif name in self._key:
-                encoded.append((name, _nothing))  # the item's key tells it
+                encoded.append((name, lambda _: None))  # the item's key tells it
             elif type(value) is After and kind is Kind.NUMBER:
                 continue
             elif not isinstance(value, PYTHON_TYPES[kind]):
@@ -381,22 +375,11 @@ class RedisPlan:
 
     def bounds(self, query: Query) -> Bounds:
         """The range of sort keys that a page can come from."""
-        low, high = (None if end is None else self.member(end) for end in (query.low, query.high))
-        after = None if query.after is None else self.member(self._after(query))
-        if not self.numbered:
-            return lexical(query, *(None if end is None else end.encode() for end in (low, high, after)))
-        least, most = low or "-inf", high or "+inf"
-        if query.reverse:
-            most = most if after is None or float(after) > float(most) else f"({after}"
-            return Bounds(b"ZREVRANGEBYSCORE", most.encode(), least.encode())
-        least = least if after is None or float(after) < float(least) else f"({after}"
-        return Bounds(b"ZRANGEBYSCORE", least.encode(), most.encode())
-
-    def _after(self, query: Query) -> str | float:
-        place = place_of(self.table, query.after or "")
-        if place[0] != query.key:
+        partition, after = (query.key, None) if query.after is None else place_of(self.table, query.after)
+        if partition != query.key:
             raise UsageError(f"not a cursor of partition {query.key!r}: {query.after!r}")
-        return place[-1]
+        ends = [None if end is None else self.member(end).encode() for end in (query.low, query.high, after)]
+        return bounds_of(query, *ends, scores=self.numbered)
 
     def index_bounds(self, query: Query, index: Index) -> Bounds:
         """The range of entries that a page can come from."""
@@ -404,7 +387,7 @@ class RedisPlan:
         first = None if low is None else self._sortable(index, low)
         last = None if high is None else self._sortable(index, high) + END + LAST
         after = None if query.after is None else self._index_after(index, query.after)
-        return lexical(query, first, last, after)
+        return bounds_of(query, first, last, after)
 
     def _index_after(self, index: Index, after: str) -> bytes:
         place = place_of(self.table, after, index)
@@ -457,10 +440,6 @@ def sortable(number: float) -> bytes:
     return b"%016x" % (bits ^ (1 << 63 if number >= 0 else (1 << 64) - 1))
 
 
-def _nothing(_value: Any) -> None:
-    return None
-
-
 def _raw(value: Any) -> msgspec.Raw:
     """Bytes as a text of MessagePack, since Redis does not read its bytes."""
     data = bytes(value)
@@ -489,10 +468,9 @@ def number(text: bytes) -> float:
         return float(text)
 
 
-json_number = msgspec.json.Decoder().decode
 DECODERS: dict[Kind, Callable[[bytes], Any]] = {
     Kind.TEXT: bytes.decode,
-    Kind.NUMBER: number,
+    Kind.NUMBER: msgspec.json.Decoder().decode,  # reads nearly every number, and faster than `number`
     Kind.BYTES: bytes,
     Kind.FLAG: lambda text: {b"1": True, b"0": False}[text],
     Kind.OBJECT: msgspec.json.decode,

@@ -11,7 +11,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from semel.core.clock import Clock
@@ -81,12 +80,12 @@ class RedisListener:
         self._wake_waiters = wake_waiters
         self._lock = SignalSafeLock()
         self._channels: dict[bytes, Subscription] = {}
-        self._connections: dict[Node, RedisConnection] = {}
-        self._received: dict[Node, bytes] = {}
+        # The connections, and the part of a message that each has received.
+        self._connections: dict[Node, tuple[RedisConnection, bytearray]] = {}
         self._background = BackgroundThread("semel-redis-listener", self._listen)
         self._waking: socket.socket | None = None
         # In a cluster only the node of the channel's slot has the message.
-        self._verbs = (b"SSUBSCRIBE", b"SUNSUBSCRIBE") if address.cluster else (b"SUBSCRIBE", b"UNSUBSCRIBE")
+        self._shard = b"S" if address.cluster else b""
 
     @contextlib.contextmanager
     def subscribed(self, channel: bytes, place: Hashable) -> Iterator[Subscription]:
@@ -151,42 +150,39 @@ class RedisListener:
 
     def _update(self, selector: selectors.BaseSelector) -> None:
         """Subscribe to new channels, and unsubscribe from those without recent waiters."""
-        with self._lock:
-            new = [channel for channel, each in self._channels.items() if each.node is None]
-        for channel in new:
-            self._send(selector, 0, channel)
         now = time.monotonic()
         with self._lock:
-            over = [name for name, each in self._channels.items() if not each.waiters and each.until < now]
-        for channel in over:
-            self._send(selector, 1, channel)
-            with self._lock:
-                if channel in self._channels and not self._channels[channel].waiters:
-                    del self._channels[channel]
+            channels = list(self._channels.items())
+        for channel, each in channels:
+            if not each.waiters and each.until < now:
+                self._send(selector, b"UNSUBSCRIBE", channel)
+                each.node = None
+                with self._lock:
+                    if not each.waiters:
+                        del self._channels[channel]
+            elif each.node is None:
+                each.node = self._send(selector, b"SUBSCRIBE", channel)
 
-    def _send(self, selector: selectors.BaseSelector, verb: int, channel: bytes) -> None:
+    def _send(self, selector: selectors.BaseSelector, verb: bytes, channel: bytes) -> Node | None:
+        """Send a command about a channel, and return the node that received it."""
         node = self._owner(channel)
         if node is None:
-            return
+            return None
         try:
-            connection = self._connections.get(node) or self._connect(selector, node)
-            connection.socket.sendall(pack((self._verbs[verb], channel)))
+            if node not in self._connections:
+                connection = RedisConnection(self._address, node)
+                self._connections[node] = connection, bytearray()
+                selector.register(connection.socket, selectors.EVENT_READ, node)
+            self._connections[node][0].socket.sendall(pack((self._shard + verb, channel)))
         except (*CONNECTION_ERRORS, SemelError):
             self._disconnect(selector, node)
-            return
-        if verb == 0:
-            self._channels[channel].node = node
-
-    def _connect(self, selector: selectors.BaseSelector, node: Node) -> RedisConnection:
-        connection = self._connections[node] = RedisConnection(self._address, node)
-        self._received[node] = b""
-        selector.register(connection.socket, selectors.EVENT_READ, node)
-        return connection
+            return None
+        return node
 
     def _disconnect(self, selector: selectors.BaseSelector, node: Node) -> None:
         """Forget a connection that broke; its channels are subscribed to again."""
-        connection = self._connections.pop(node, None)
-        if connection is not None:
+        if node in self._connections:
+            connection, _ = self._connections.pop(node)
             with contextlib.suppress(KeyError, ValueError):
                 selector.unregister(connection.socket)
             connection.close()
@@ -197,14 +193,14 @@ class RedisListener:
 
     def _receive(self, selector: selectors.BaseSelector, node: Node) -> None:
         messages: list[Any] = []
-        link = self._connections[node].socket
-        link.setblocking(False)
+        connection, received = self._connections[node]
+        connection.socket.setblocking(False)
         try:
-            while more := link.recv(CHUNK):
-                self._received[node] = gather(self._received[node] + more, EVERY, messages)
+            while more := connection.socket.recv(CHUNK):
+                received[:] = gather(bytes(received) + more, EVERY, messages)
             self._disconnect(selector, node)  # the server closed it
         except (BlockingIOError, ssl.SSLWantReadError):
-            link.settimeout(self._address.timeout)
+            connection.socket.settimeout(self._address.timeout)
         except CONNECTION_ERRORS:
             self._disconnect(selector, node)
         for message in messages:
@@ -262,20 +258,17 @@ class RedisStore:
     def execute(self, command: Stored) -> Any:
         """Execute the command, and return its reply."""
         if type(command) is Watch:
-            with self._subscribed(command) as subscription:
-                look = partial(self._look, command, subscription)
-                return self._watchers.watch(place_named(command), command.seconds, look)
+            with self._subscribed(command) as heard:
+                return self._watchers.watch(
+                    place_named(command), command.seconds, lambda: self.execute(_look(command, heard))
+                )
         if type(command) is Time and (known := self.at_once(command)) is not None:
             return known
         try:
             reply = run_sync(self._interpreter.perform(command), self._pool.exchange)
         except UnicodeEncodeError as error:
             raise UsageError(NOT_UTF8.format(error.object)) from error
-        if type(command) is not Time:
-            self._interpreter.time.observe(reply)
-        if self._watchers.watches or self._watchers.async_watches:  # the server notifies other processes
-            wake(self._watchers, command, reply)
-        return reply
+        return self._noted(command, reply)
 
     def at_once(self, command: Stored) -> Found | None:
         """The time, if a recent reply told it: any other reply comes over a network."""
@@ -286,16 +279,20 @@ class RedisStore:
         if self._closed:
             raise StoreClosed("the store was closed")
         if type(command) is Watch:
-            with self._subscribed(command) as subscription:
-                look = partial(self._alook, command, subscription)
-                return await self._watchers.awatch(place_named(command), command.seconds, look)
+            with self._subscribed(command) as heard:
+                return await self._watchers.awatch(
+                    place_named(command), command.seconds, lambda: self.aexecute(_look(command, heard))
+                )
         try:
             reply = await run_async(self._interpreter.perform(command), self._per_loop.here().exchange)
         except UnicodeEncodeError as error:
             raise UsageError(NOT_UTF8.format(error.object)) from error
+        return self._noted(command, reply)
+
+    def _noted(self, command: Any, reply: Any) -> Any:
         if type(command) is not Time:
             self._interpreter.time.observe(reply)
-        if self._watchers.watches or self._watchers.async_watches:
+        if self._watchers.watches or self._watchers.async_watches:  # the server notifies other processes
             wake(self._watchers, command, reply)
         return reply
 
@@ -319,8 +316,6 @@ class RedisStore:
         self._per_loop.drop_all()
         FORKING.discard(self)
 
-    # Waiting
-
     def _subscribed(self, command: Watch) -> contextlib.AbstractContextManager[Subscription]:
         """Subscribe to the item's channel meanwhile; with an imposed time, waiting takes none."""
         place = place_named(command)
@@ -328,19 +323,16 @@ class RedisStore:
             return contextlib.nullcontext(Subscription(place))
         return self._listener.subscribed(self._interpreter.plan(command.table).item_key(command), place)
 
-    def _look(self, command: Watch, subscription: Subscription) -> Any:
-        subscription.news = False
-        return self.execute(Get(command.table, command.key, command.sort))
-
-    async def _alook(self, command: Watch, subscription: Subscription) -> Any:
-        subscription.news = False
-        return await self.aexecute(Get(command.table, command.key, command.sort))
-
     def reset_after_fork(self) -> Any:
         """In a forked child: connections of its own."""
         inherited = self._pool, self._per_loop, self._listener
         self._connect()
         return inherited
+
+
+def _look(command: Watch, heard: Subscription) -> Get:
+    heard.news = False
+    return Get(command.table, command.key, command.sort)
 
 
 # Provisioning
@@ -359,15 +351,14 @@ def provision(url: str, env: str) -> list[str]:
 
 def problems(url: str, env: str) -> list[Problem]:
     """Return what is wrong with a Redis, as far as its servers tell."""
-
-    def requests(interpreter: Interpreter) -> Requests[list[Problem]]:
-        found = list(_misstamped(interpreter, (yield from interpreter.stamped())))
-        for node in (yield from interpreter.nodes()):
-            found += _unsafe(node, (yield from _settings(interpreter, node)))
-        return found
-
     with _connected(url, env) as (interpreter, run):
-        found: list[Problem] = run(requests(interpreter))
+        found = list(_misstamped(interpreter, run(interpreter.stamped())))
+        for node in run(interpreter.nodes()):
+            try:
+                [flat] = run(interpreter.on(node, [redis_command(b"CONFIG", b"GET", b"*")]))
+            except (NotPermitted, StoreError):  # as most hosted ones
+                flat = []
+            found += _unsafe(node, dict(zip(flat[::2], flat[1::2], strict=True)))
         return found
 
 
@@ -394,17 +385,8 @@ def _misstamped(interpreter: Interpreter, stamped: list[bytes | None]) -> Iterat
         yield Problem(str(error), f"open it for its own environment, or use ?prefix=, not {prefix!r}")
 
 
-def _settings(interpreter: Interpreter, node: Node) -> Requests[dict[bytes, bytes] | None]:
-    """A server's configuration; None if it does not tell, as most hosted ones."""
-    try:
-        [flat] = yield from interpreter.on(node, [redis_command(b"CONFIG", b"GET", b"*")])
-    except (NotPermitted, StoreError):
-        return None
-    return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _unsafe(node: Node, settings: dict[bytes, bytes] | None) -> Iterator[Problem]:
-    if settings is None:
+def _unsafe(node: Node, settings: dict[bytes, bytes]) -> Iterator[Problem]:
+    if not settings:
         yield Problem(
             f"whether {node} evicts or loses records could not be checked: it refuses CONFIG GET",
             "check in its console: maxmemory-policy noeviction, and persistence on",
