@@ -2,8 +2,8 @@
 
 `server` has the URL and the errors. `connection` has the connections of threads and event loops, and sends
 commands to the servers that have their keys; it alone uses redis-py's private names. `plan` names keys, and
-translates writes for `write.lua`, which makes them; `page.lua` reads items in order. `interpreter` decides what
-is sent for each command, as generators without I/O. `store` puts them together.
+translates writes for `write.lua`, which makes them; `page.lua` reads items in order. `interpreter` decides
+what is sent for each command, as generators without I/O. `store` puts them together.
 """
 
 from semel.core.runtime import require

@@ -109,17 +109,23 @@ class Script(NamedTuple):
 
     digest: bytes
     text: bytes
+    form: bytes
+    """The command that runs it with one key and two arguments: a form, since every claim is one."""
 
     def call(self, *words: bytes) -> bytes:
-        """Build a command that runs the script with these words."""
         return pack((b"EVALSHA", self.digest, *words))
+
+    def call_on(self, key: bytes, now: bytes, argument: bytes) -> bytes:
+        return self.form % (len(key), key, len(now), now, len(argument), argument)
 
 
 def load(name: str) -> Script:
     """Read a script from its file."""
     text = resources.files(__package__).joinpath(name).read_bytes()
     # Redis identifies scripts by SHA-1; no secret depends on it.
-    return Script(hashlib.sha1(text, usedforsecurity=False).hexdigest().encode(), text)
+    digest = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+    form = b"*6\r\n" + bulk((b"EVALSHA", digest, b"1")) + b"$%d\r\n%b\r\n" * 3
+    return Script(digest, text, form)
 
 
 WRITE, PAGE = SCRIPTS = load("write.lua"), load("page.lua")
@@ -132,7 +138,6 @@ class RedisCommand(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
     def with_text(self) -> bytes:
-        """The command with the text of its script in place of the digest."""
         data = self.data
         for script in SCRIPTS:
             data = data.replace(bulk((b"EVALSHA", script.digest)), bulk((b"EVAL", script.text)), 1)
@@ -193,7 +198,6 @@ class RedisConnection:
         return not self._readable()
 
     def exchange(self, request: RedisRequest) -> list[Any]:
-        """Send a request once, and return its replies."""
         self.socket.sendall(request.data)
         replies: list[Any] = []
         rest = b""
@@ -205,7 +209,6 @@ class RedisConnection:
         return replies
 
     def close(self) -> None:
-        """Close the connection."""
         self.socket.close()
 
 
@@ -222,7 +225,6 @@ class AsyncRedisConnection:
         return not (self.writer.is_closing() or self._reader.at_eof() or self._readable())
 
     async def exchange(self, request: RedisRequest) -> list[Any]:
-        """Send a request once, and return its replies."""
         self.writer.write(request.data)
         await self.writer.drain()
         replies: list[Any] = []
@@ -377,7 +379,6 @@ class AsyncRedisPool(Pool[AsyncRedisConnection]):
         return self._settle(connection, request.node, replies)
 
     async def close(self) -> None:
-        """Close every connection."""
         self._closed = True
         for connection in self._drained():
             connection.close()
@@ -432,7 +433,6 @@ class Router:
         )
 
     def on(self, node: Node, commands: Sequence[RedisCommand], writes: bool = False) -> Requests[list[Any]]:
-        """Return the replies of one server."""
         return granted((yield from self._exchange(node, commands, writes)), node, writes)
 
     def _exchange(self, node: Node, commands: Sequence[RedisCommand], writes: bool) -> Requests[list[Any]]:

@@ -43,7 +43,7 @@ from semel.stores.redis.connection import (
     pack,
     redis_command,
 )
-from semel.stores.redis.plan import ENCODER, REPLY, Bounds, RedisPlan, Writes, scope_of
+from semel.stores.redis.plan import ENCODER, REPLY, Bounds, RedisPlan, scope_of
 from semel.stores.redis.server import ErrorReply, Node, RedisAddress
 from semel.stores.servertime import ServerTime
 from semel.stores.shared import Plans, not_offered
@@ -130,8 +130,8 @@ class Interpreter(Router):
         self._imposed = clock.imposed
         self.time: ServerTime = ServerTime(clock)
         self._open = False
-        self._confirm = address.wait_replicas > 0
-        self._direct = not address.cluster and not self._confirm
+        flags = {"confirm": address.wait_replicas > 0, "cluster": address.cluster}
+        self._flags = {name: True for name, given in flags.items() if given}
         self.stamp: bytes = f"{address.prefix}:meta".encode()
         self._layout = b"cluster" if address.cluster else b"server"
         self.plan = Plans(lambda table: RedisPlan(table, address.prefix, address.cluster)).of
@@ -152,7 +152,6 @@ class Interpreter(Router):
     # The stamp
 
     def stamped(self) -> Requests[list[bytes | None]]:
-        """Read the stamp."""
         [found] = yield from self.send(
             [redis_command(b"HMGET", self.stamp, b"environment", b"schema", b"layout")]
         )
@@ -222,8 +221,9 @@ class Interpreter(Router):
         # Every claim comes through here: with as few calls as possible.
         plan = self.plan(command.table)
         key = plan.key(command.key)
-        call = self._call([key], [plan.write(command)])
-        if self._direct:
+        argument = ENCODER.encode({"writes": (plan.write(command),), **self._flags})
+        call = RedisCommand(key, WRITE.call_on(key, self._now_word(), argument))
+        if not self._flags:
             home = self.address.home
             replies = yield RedisRequest(home, call.data, 1, True)
             if type(replies[0]) is ErrorReply:
@@ -235,19 +235,11 @@ class Interpreter(Router):
 
     # Several items
 
-    def _call(self, keys: list[bytes], parts: list[Any], together: bool = False) -> RedisCommand:
-        """Call the script that makes writes."""
-        arguments = ENCODER.encode(Writes(parts, together, self._confirm, self.address.cluster))
-        data = WRITE.call(b"%d" % len(keys), *keys, self._now_word(), arguments)
-        return RedisCommand(keys[0], data)
-
-    def _calls(self, writes: Sequence[Write], together: bool = False) -> RedisCommand:
-        plans = [self.plan(write.table) for write in writes]
-        return self._call(
-            [plan.key(write.key) for plan, write in zip(plans, writes, strict=True)],
-            [plan.write(write) for plan, write in zip(plans, writes, strict=True)],
-            together,
-        )
+    def _call(self, writes: Sequence[Write], **flags: bool) -> RedisCommand:
+        keys = [self.plan(write.table).key(write.key) for write in writes]
+        parts = [self.plan(write.table).write(write) for write in writes]
+        argument = ENCODER.encode({"writes": parts, **flags, **self._flags})
+        return RedisCommand(keys[0], WRITE.call(b"%d" % len(keys), *keys, self._now_word(), argument))
 
     def _answers(self, writes: Sequence[Write], reply: bytes) -> list[Applied | Refused]:
         now, found = REPLY.decode(reply)
@@ -259,7 +251,7 @@ class Interpreter(Router):
     def _batch(self, command: Batch) -> Requests[Many]:
         groups = self._groups(command.writes)
         parts = [[command.writes[place] for place in group] for group in groups]
-        replies = yield from self.send([self._calls(part) for part in parts], writes=True)
+        replies = yield from self.send([self._call(part) for part in parts], writes=True)
         answers: dict[int, Applied | Refused] = {}
         for group, part, reply in zip(groups, parts, replies, strict=True):
             answers |= zip(group, self._answers(part, reply), strict=True)
@@ -283,7 +275,7 @@ class Interpreter(Router):
         scopes = {scope_of(write.key): write for write in writes} if self.address.cluster else {}
         if len(scopes) > 1:
             _refuse_scopes(scopes)
-        [reply] = yield from self.send([self._calls(writes, together=True)], writes=True)
+        [reply] = yield from self.send([self._call(writes, together=True)], writes=True)
         now, found = REPLY.decode(reply)
         if all(made for made, _ in found):
             return Applied(now)
@@ -295,26 +287,25 @@ class Interpreter(Router):
     def _query(self, query: Query) -> Requests[Page]:
         plan = self.plan(query.table)
         if query.index:
-            return (yield from self._by_index(plan, query))
+            return (yield from self._by_index(query))
         if query.key is None:
-            return (yield from self._whole(plan, query))
+            return (yield from self._whole(query))
         if not isinstance(query.key, str):
             raise UsageError(f"the key of table {query.table.name} is a text, not {query.key!r}")
         if plan.sorted:
-            keys, place = [plan.key(query.key)], plan.place_in(query.key)
-            return (yield from self._range(plan, query, keys, plan.bounds(query), place))
+            return (yield from self._range(query, [plan.key(query.key)], plan.bounds(query), query.key))
         found = yield from self._get(Get(query.table, query.key))
         item = found.item or {}
         return Page(found.now, (item,) if wanted(query, item, found.now) else (), None)
 
-    def _by_index(self, plan: RedisPlan, query: Query) -> Requests[Page]:
-        index = query.table.index(query.index)
+    def _by_index(self, query: Query) -> Requests[Page]:
+        plan, index = self.plan(query.table), query.table.index(query.index)
         if index is None or index in query.table.optional_indexes:
             raise not_offered(query.index, NO_RECENT)
         bounds = plan.index_bounds(query, index)
         key, is_pattern = plan.index_key(index, query.key)
         keys = (yield from self._matching(key)) if is_pattern else [key]
-        return (yield from self._range(plan, query, keys, bounds, plan.place_of_entry))
+        return (yield from self._range(query, keys, bounds, None))
 
     def _matching(self, pattern: bytes) -> Requests[list[bytes]]:
         """Find keys in a cluster: the entries for a value without a scope are in the slots of their items."""
@@ -335,14 +326,10 @@ class Interpreter(Router):
         return int(following) or None, names
 
     def _range(
-        self,
-        plan: RedisPlan,
-        query: Query,
-        keys: list[bytes],
-        bounds: Bounds,
-        place: Callable[[bytes], tuple[str, Any]],
+        self, query: Query, keys: list[bytes], bounds: Bounds, partition: str | None
     ) -> Requests[Page]:
         """Fill a page from a range of a sorted set, or of several in the same order."""
+        plan = self.plan(query.table)
         items: list[Item] = []
         now = 0.0 if keys else (yield from self._now())
         while True:
@@ -357,14 +344,14 @@ class Interpreter(Router):
             if len(keys) > 1:
                 found.sort(key=itemgetter(0), reverse=query.reverse)
             for entry, fields in found[:want]:
-                item = plan.item(fields, *place(entry)) if fields else {}
+                item = plan.item(fields, *plan.place_of_entry(entry, partition)) if fields else {}
                 if wanted(query, item, now):
                     items.append(item)
             if len(items) > query.limit or len(found) < want:
                 return page_of(query, items, now)
-            bounds = bounds.beyond(found[want - 1][0])
+            bounds = bounds._replace(first=b"(" + found[want - 1][0])
 
-    def _whole(self, plan: RedisPlan, query: Query) -> Requests[Page]:
+    def _whole(self, query: Query) -> Requests[Page]:
         """Fill a page from a whole table by SCAN: no write pays for an index that only operators use."""
         nodes = {str(node): node for node in (yield from self.nodes())}
         names = list(nodes)
@@ -372,7 +359,8 @@ class Interpreter(Router):
         if start.node not in nodes:
             raise UsageError("the cluster has changed since the page before; start from the first page")
         now = yield from self._now()
-        scan = TableScan(plan, query, now, start.cursor, [start.start + rest for rest in start.rest])
+        keys = [start.start + rest for rest in start.rest]
+        scan = TableScan(self.plan(query.table), query, now, start.cursor, keys)
         for name in names[names.index(start.node) :]:
             while scan.cursor is not None or scan.keys:
                 yield from (self._read_found if scan.keys else self._find)(nodes[name], scan)
@@ -414,7 +402,6 @@ class Interpreter(Router):
     # Sizes
 
     def scan_cost(self) -> Requests[ScanCost]:
-        """Count the keys of all servers, of this ledger and of other programs."""
         if not self._open:
             yield from self.open()
         keys = sum((yield from self._everywhere(b"DBSIZE")))
@@ -422,7 +409,6 @@ class Interpreter(Router):
         return ScanCost(items=keys, requests=max(1, ceil(keys / LAST_STEP)), note=note)
 
     def measure(self) -> Requests[TableSize]:
-        """Count the keys of all servers, and the memory that they use."""
         cost = yield from self.scan_cost()
         infos = yield from self._everywhere(b"INFO", b"memory")
         used = sum(int(size) for info in infos for size in re.findall(rb"used_memory:(\d+)", info))

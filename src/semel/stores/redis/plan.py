@@ -56,48 +56,9 @@ END, ZERO, LAST = b"\0\0", b"\0\1", b"\xff"
 # Arguments and replies of write.lua
 
 
-class ScriptIndex(msgspec.Struct, omit_defaults=True):
-    """An index as write.lua reads it."""
-
-    key: str
-    by: str
-    sort: str | None = None
-    number: bool = False
-    """Whether the sort attribute is a number."""
-
-
-class ScriptWrite(msgspec.Struct, omit_defaults=True, gc=False):
-    """One write as write.lua reads it, or a read, which is a write that is always refused."""
-
-    expires: str = ""
-    read: bool = False
-    whole: bool = False
-    """Whether nothing of the item before stays: a put, or a deletion."""
-    absent: bool = False
-    expect: Item | None = None
-    without: Sequence[str] = ()
-    set: Item = {}
-    gone: Sequence[str] = ()
-    count: str | None = None
-    by: float | str | None = None
-    cap: float | None = None
-    member: str | None = None
-    score: int | None = None
-    indexes: msgspec.Raw | None = None
-    """Only if the write may add entries."""
-
-
-class Writes(msgspec.Struct, omit_defaults=True, gc=False):
-    """The arguments of write.lua."""
-
-    writes: Sequence[ScriptWrite]
-    together: bool = False
-    confirm: bool = False
-    cluster: bool = False
-
-
 ENCODER = msgspec.msgpack.Encoder()
-READING = ENCODER.encode(Writes((ScriptWrite(read=True),)))
+# A read is a write that is always refused.
+READING = ENCODER.encode({"writes": [{"read": True}]})
 
 # The time, and for each write whether it was made, and the fields of the item if the reply has it.
 REPLY = msgspec.msgpack.Decoder(tuple[float, list[tuple[int, list[bytes]]]])
@@ -109,10 +70,6 @@ class Bounds(NamedTuple):
     command: bytes
     first: bytes
     last: bytes
-
-    def beyond(self, entry: bytes) -> "Bounds":
-        """The rest of the range after this entry."""
-        return self._replace(first=b"(" + entry)
 
 
 def bounds_of(
@@ -177,15 +134,17 @@ class RedisPlan:
         self._indexed = frozenset(name for index in table.indexes for name in index.key)
         self._indexes = msgspec.Raw(ENCODER.encode([self._script_index(index) for index in table.indexes]))
 
-    def _script_index(self, index: Index) -> ScriptIndex:
+    def _script_index(self, index: Index) -> dict[str, Any]:
         for name in index.key:
             if self._kinds[name] not in (Kind.TEXT, Kind.NUMBER) or name in self.table.key:
                 raise UsageError(
                     f"index {index.name!r} of table {self.table.name} is by {name!r}, which holds "
                     f"{self._kinds[name]}: on Redis an index is by texts and numbers outside the key"
                 )
-        key = f"{self._base}/{index.name}:"
-        return ScriptIndex(key, index.partition, index.sort, self._kinds.get(index.sort or "") is Kind.NUMBER)
+        given = {"key": f"{self._base}/{index.name}:", "by": index.partition}
+        if index.sort is None:
+            return given
+        return given | {"sort": index.sort, "number": self._kinds[index.sort] is Kind.NUMBER}
 
     # Names
 
@@ -225,12 +184,10 @@ class RedisPlan:
         except ValueError:
             return None
 
-    def place_in(self, partition: str) -> Callable[[bytes], tuple[str, Sort]]:
-        """Read the entries of a partition's order."""
-        return lambda entry: (partition, int(entry) if self.numbered else entry.decode())
-
-    def place_of_entry(self, entry: bytes) -> tuple[str, Sort]:
-        """The partition and sort key of the item that an entry of an index leads to."""
+    def place_of_entry(self, entry: bytes, partition: str | None) -> tuple[str, Sort]:
+        """The partition and sort key that an entry of a partition's order, or of an index, leads to."""
+        if partition is not None:
+            return partition, int(entry) if self.numbered else entry.decode()
         return self.place(entry.partition(END)[2].decode()) or ("", None)
 
     def pattern(self, prefix: str) -> bytes:
@@ -254,7 +211,7 @@ class RedisPlan:
     # Reading
 
     def get(self, key: bytes, now: bytes) -> RedisCommand:
-        return RedisCommand(key, WRITE.call(b"1", key, now, READING))
+        return RedisCommand(key, WRITE.call_on(key, now, READING))
 
     def answer(self, command: Write, now: float, made: int, fields: list[bytes]) -> Applied | Refused:
         item = self.item(fields, command.key, command.sort) if fields else None
@@ -286,38 +243,37 @@ class RedisPlan:
 
     # Writing
 
-    def write(self, command: Any) -> ScriptWrite:
-        kind, expires = type(command), self._expires
-        write = ScriptWrite(expires, whole=kind is Put or kind is Delete)
+    def write(self, command: Any) -> dict[str, Any]:
+        """Translate a write for write.lua, which names its fields."""
+        kind = type(command)
+        write: dict[str, Any] = {"expires": self._expires}
+        if kind is Put or kind is Delete:
+            write["whole"] = True
         if kind is not Delete:
-            values = command.item if kind is Put else command.set
-            if values.get(expires) is None and (kind is Put or expires in values or self.table.forever):
-                values = self._with_end(kind, values)
-            write.set, write.gone = self._encoded(values)
-            if not self._indexed.isdisjoint(values):
-                write.indexes = self._indexes
+            self._change(write, kind, command)
         if kind is Add:
-            write.count, write.by, write.cap = command.attribute, exact(command.by), command.cap
-            if command.attribute in self._indexed:
-                write.indexes = self._indexes
+            write |= {"count": command.attribute, "by": exact(command.by), "cap": command.cap}
         elif command.expect is ABSENT:
-            write.absent = True
+            write["absent"] = True
         elif command.expect is not ANY:
             if not self._key.isdisjoint(command.expect):
                 raise UsageError("a write names its item by the key; it expects other attributes")
-            write.expect, write.without = self._encoded(command.expect)
+            write["expect"], write["without"] = self._encoded(command.expect)
         if self.sorted:
-            write.member = self.member(command.sort)
-            write.score = command.sort if self.numbered else None
+            write["member"] = self.member(command.sort)
+            write["score"] = command.sort if self.numbered else 0
         return write
 
-    def _with_end(self, kind: type, item: Item) -> Item:
-        """Give an item without an end one that never comes, if its table allows it."""
-        if kind is Update and self._expires not in item:
-            return item
-        if not self.table.forever:
-            raise UsageError(f"an item of table {self.table.name} needs the attribute {self._expires!r}")
-        return {**item, self._expires: FOREVER}
+    def _change(self, write: dict[str, Any], kind: type, command: Any) -> None:
+        values, expires = command.item if kind is Put else command.set, self._expires
+        if values.get(expires) is None and (expires in values or kind is Put or self.table.forever):
+            if not self.table.forever:
+                raise UsageError(f"an item of table {self.table.name} needs the attribute {expires!r}")
+            if kind is not Update or expires in values:
+                values = {**values, expires: FOREVER}
+        write["set"], write["gone"] = self._encoded(values)
+        if not self._indexed.isdisjoint(values) or (kind is Add and command.attribute in self._indexed):
+            write["indexes"] = self._indexes
 
     def _encoded(self, values: Any) -> tuple[Item, Sequence[str]]:
         """Encode values for a script, and name those that are missing."""
@@ -369,17 +325,18 @@ class RedisPlan:
     # Pages
 
     def page(self, key: bytes, bounds: Bounds, count: int, now: bytes, index: bool) -> RedisCommand:
-        """Read so many items of a partition, or of one value of an index."""
         words = (b"1", key, now, *bounds, b"%d" % count, b"index" if index else b"")
         return RedisCommand(key, PAGE.call(*words))
 
     def bounds(self, query: Query) -> Bounds:
         """The range of sort keys that a page can come from."""
+        after: Any
         partition, after = (query.key, None) if query.after is None else place_of(self.table, query.after)
         if partition != query.key:
             raise UsageError(f"not a cursor of partition {query.key!r}: {query.after!r}")
-        ends = [None if end is None else self.member(end).encode() for end in (query.low, query.high, after)]
-        return bounds_of(query, *ends, scores=self.numbered)
+        ends = (query.low, query.high, after)
+        low, high, after = (None if end is None else self.member(end).encode() for end in ends)
+        return bounds_of(query, low, high, after, self.numbered)
 
     def index_bounds(self, query: Query, index: Index) -> Bounds:
         """The range of entries that a page can come from."""
@@ -458,10 +415,6 @@ ENCODERS: dict[Kind, Callable[[Any], Any]] = {
 
 def number(text: bytes) -> float:
     """Read a number."""
-    if text.isdigit():
-        return int(text)
-    if b"." in text:
-        return float(text)
     try:
         return int(text)
     except ValueError:

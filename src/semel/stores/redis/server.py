@@ -134,20 +134,31 @@ def _refuse(reason: str) -> NoReturn:
 
 # How Redis 6 reports that a command inside a script was refused: "... @user_script: 12: -READONLY You ...".
 INSIDE = re.compile(r"@user_script: ?\d+: -?([A-Z]{2,}) ")
-# How Redis 7 does, if a permission is missing.
-FORBIDDEN = "user executing the script can't"
-OUT_OF_RANGE = "DB index is out of range"
+# What Redis says without a word of its own.
+PHRASES = {
+    "user executing the script can't": "NOPERM",  # as Redis 7 reports it
+    "DB index is out of range": "NODB",
+    "max number of clients": "CLIENTS",
+    "unknown command": "COMMAND",
+    "cluster support disabled": "NOCLUSTER",
+}
 
 FULL = (
     "its memory is full, and nothing was written: raise maxmemory, or let records expire sooner. Leave "
     "maxmemory-policy at noeviction, or Redis drops records to make room"
+)
+NO_DATABASE = (
+    "it has no database of the number in the URL: leave it out, or choose one below what CONFIG GET "
+    "databases says, which is usually 16"
 )
 NODE = (errors.InvalidOption, "it is a node of a cluster: add cluster=yes to the URL")
 # A server that refuses with one of these words has written nothing.
 REFUSALS: dict[str, tuple[type[errors.SemelError], str]] = {
     "ASK": NODE,
     "BUSY": (errors.StoreUnavailable, "a script runs there without end; SCRIPT KILL ends it"),
+    "CLIENTS": (errors.StoreUnavailable, "it has as many clients as its maxclients allows"),
     "CLUSTERDOWN": (errors.StoreUnavailable, "part of the cluster is down; see CLUSTER INFO"),
+    "COMMAND": (errors.StoreUnavailable, "it lacks a command that semel needs"),
     "CROSSSLOT": NODE,
     "DENIED": (errors.NotPermitted, "it accepts no connection without a password (protected mode)"),
     "LOADING": (errors.StoreUnavailable, "it is still reading its data; retry later"),
@@ -155,6 +166,8 @@ REFUSALS: dict[str, tuple[type[errors.SemelError], str]] = {
     "MISCONF": (errors.StoreUnavailable, "it cannot save to its disk; see its log"),
     "MOVED": NODE,
     "NOAUTH": (errors.NotPermitted, "it wants a password: redis://user:password@host"),
+    "NOCLUSTER": (errors.InvalidOption, "it is no cluster: leave cluster=yes out of the URL"),
+    "NODB": (errors.InvalidOption, NO_DATABASE),
     "NOEND": (errors.UsageError, "give the item an end with set="),
     "NOPERM": (errors.NotPermitted, "its user may not do that; grant it the commands, keys and channels"),
     "NOREPLICAS": (errors.StoreUnavailable, "it has fewer replicas than min-replicas-to-write asks for"),
@@ -180,39 +193,26 @@ class BrokenConnection(errors.StoreUnavailable):
 
 
 def code(error: Exception | str) -> str:
-    """The word by which Redis tells its errors apart."""
-    inside = INSIDE.search(str(error))
-    if inside:
+    """The word by which Redis tells its errors apart, or ours for a phrase."""
+    text = str(error)
+    if inside := INSIDE.search(text):
         return inside[1]
-    if FORBIDDEN in str(error):
-        return "NOPERM"
-    return getattr(error, "status_code", None) or str(error).split(" ", 1)[0]
+    phrases = [word for phrase, word in PHRASES.items() if phrase in text]
+    return phrases[0] if phrases else getattr(error, "status_code", None) or text.split(" ", 1)[0]
 
 
 def refusal(error: Exception | str, node: Node, *, writes: bool) -> errors.SemelError:
     """Return the error to raise for one that the server replied."""
     kind, advice = REFUSALS.get(code(error), (None, ""))
-    text = str(error)
     if kind is not None:
-        return kind(f"Redis at {node} refused: {text}; {advice}")
-    if "max number of clients" in text:  # instead of the first reply
-        return errors.StoreUnavailable(f"Redis at {node} has as many clients as its maxclients allows")
-    if "unknown command" in text.lower():
-        return errors.StoreUnavailable(f"Redis at {node} lacks a command that semel needs: {text}")
-    if "cluster support disabled" in text:
-        return errors.InvalidOption(f"Redis at {node} is no cluster: leave cluster=yes out of the URL")
+        return kind(f"Redis at {node} refused: {error}; {advice}")
     if writes:
-        return errors.StoreOutcomeUnknown(f"Redis at {node} failed during a write: {text}")
-    return errors.StoreUnavailable(f"Redis at {node} failed: {text}")
+        return errors.StoreOutcomeUnknown(f"Redis at {node} failed during a write: {error}")
+    return errors.StoreUnavailable(f"Redis at {node} failed: {error}")
 
 
 def unreachable(error: Exception, node: Node, timeout: float) -> errors.SemelError:
     """Return the error to raise if no connection was made, so that nothing was sent."""
-    if OUT_OF_RANGE in str(error):
-        return errors.InvalidOption(
-            f"Redis at {node} has no database of the number in the URL: leave it out, or choose one below "
-            "what CONFIG GET databases says, which is usually 16"
-        )
     if isinstance(error, AuthenticationError | ResponseError):
         known = refusal(error, node, writes=False)
         return known if code(error) in REFUSALS else errors.NotPermitted(f"{known}; see the URL's password")

@@ -107,7 +107,6 @@ class RedisListener:
                 subscription.until = time.monotonic() + LINGER_SECONDS
 
     def close(self) -> None:
-        """End the thread and its connections."""
         self._background.stop()
         self._wake()
         self._background.join()
@@ -256,7 +255,6 @@ class RedisStore:
         return cls(parse(url), env=env, clock=clock)
 
     def execute(self, command: Stored) -> Any:
-        """Execute the command, and return its reply."""
         if type(command) is Watch:
             with self._subscribed(command) as heard:
                 return self._watchers.watch(
@@ -275,7 +273,6 @@ class RedisStore:
         return self._interpreter.time.known() if type(command) is Time and not self._closed else None
 
     async def aexecute(self, command: Stored) -> Any:
-        """Execute the command, and return its reply."""
         if self._closed:
             raise StoreClosed("the store was closed")
         if type(command) is Watch:
@@ -305,11 +302,9 @@ class RedisStore:
         return [run_sync(self._interpreter.measure(), self._pool.exchange)] if tables else []
 
     async def leave(self) -> None:
-        """Close the running loop's connections."""
         await self._per_loop.leave()
 
     def close(self) -> None:
-        """Close every connection."""
         self._closed = True
         self._listener.close()
         self._pool.close()

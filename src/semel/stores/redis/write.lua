@@ -2,7 +2,21 @@
 --
 -- KEYS     for each write its item or, if the table has a sort key, the order of the item's partition
 -- ARGV[1]  the time, or '' for the server's
--- ARGV[2]  the writes as MessagePack: `Writes` in plan.py
+-- ARGV[2]  the writes as MessagePack, {"writes": [...]}, and what holds for all of them, true or missing:
+--            together   all of them are made, or none
+--            confirm    replicas confirm writes
+--            cluster    the server is a node of a cluster
+--
+-- The fields of a write, of which most are missing:
+--            expires    the attribute that says when the item ends
+--            read       the item is read: a write that is always refused
+--            whole      nothing of the item before stays: a put, or a deletion
+--            absent, expect, without      no item is there; these values are, and none of these attributes
+--            set, gone                    the attributes to set, and to remove
+--            count, by, cap               the attribute to add to, how much, and its greatest value
+--            member, score                the item's place in the order of its partition
+--            indexes                      {"key", "by", "sort", "number"} of each, if entries may be added; "number"
+--                                         says whether the sort attribute is a number
 --
 -- The reply is MessagePack of {now, {{made, {name, value, ...}}, ...}}: for each write 1 or 0, and the fields of the
 -- item if the reply has it. Names and values are written as bytes, which Redis' own MessagePack does not have.
