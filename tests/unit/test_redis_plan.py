@@ -123,8 +123,8 @@ def test_what_a_script_is_sent():
         "tags": None,
     }
     write = sent(Put(THINGS, "k", item, ABSENT))
-    values = item | {"due": {"seconds": 3.0}, "flag": "1", "data": "ab"}
-    assert write == {"expires": "gone_at", "whole": True, "absent": True, "set": values, "gone": ["tags"]}
+    values = item | {"due": {"seconds": 3.0}, "flag": "1", "data": "ab", "tags": False}
+    assert write == {"expires": "gone_at", "whole": True, "absent": True, "set": values}
 
 
 def test_bytes_are_sent_as_text_whatever_they_are():
@@ -135,15 +135,14 @@ def test_bytes_are_sent_as_text_whatever_they_are():
 
 def test_what_is_expected_is_sent_as_it_is_stored():
     write = sent(Delete(THINGS, "k", {"text": "a", "flag": False, "count": 7, "due": None}))
-    assert write["expect"] == {"text": "a", "flag": "0", "count": 7, "due": None}
-    assert write["without"] == ["due"]
+    assert write["expect"] == {"text": "a", "flag": "0", "count": 7, "due": False}
     assert sent(Update(THINGS, "k", {"text": "a"}))["expect"] == {}
     assert "expect" not in sent(Put(THINGS, "k", {"gone_at": 9}))
 
 
 def test_what_is_set_to_nothing_is_removed():
     write = sent(Update(THINGS, "k", {"text": None, "tags": set(), "id": "k"}))
-    assert sorted(write["gone"]) == ["id", "tags", "text"]
+    assert write["set"] == {"text": False, "tags": False, "id": False}
 
 
 @pytest.mark.parametrize("large", [2**53 + 1, -(2**60) - 1, 2**80 + 1])

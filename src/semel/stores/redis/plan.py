@@ -13,7 +13,7 @@ are on one node, so one script can change any of them. An entry of an index is i
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
@@ -107,12 +107,8 @@ def scope_of(key: str) -> str:
     return key[: key.find("/", key.find("/") + 1) + 1]
 
 
-class Shape(NamedTuple):
-    """What all values with the same names and types have in common."""
-
-    numbers: tuple[str, ...]
-    encoded: tuple[tuple[str, Callable[[Any], Any]], ...]
-    missing: tuple[str, ...]
+# The attributes that may need encoding, and how: of all values with the same names and types.
+Shape: TypeAlias = tuple[list[str], list[tuple[str, Callable[[Any], Any]]]]
 
 
 class RedisPlan:
@@ -258,7 +254,7 @@ class RedisPlan:
         elif command.expect is not ANY:
             if not self._key.isdisjoint(command.expect):
                 raise UsageError("a write names its item by the key; it expects other attributes")
-            write["expect"], write["without"] = self._encoded(command.expect)
+            write["expect"] = self._encoded(command.expect)
         if self.sorted:
             write["member"] = self.member(command.sort)
             write["score"] = command.sort if self.numbered else 0
@@ -271,40 +267,30 @@ class RedisPlan:
                 raise UsageError(f"an item of table {self.table.name} needs the attribute {expires!r}")
             if kind is not Update or expires in values:
                 values = {**values, expires: FOREVER}
-        write["set"], write["gone"] = self._encoded(values)
+        write["set"] = self._encoded(values)
         if not self._indexed.isdisjoint(values) or (kind is Add and command.attribute in self._indexed):
             write["indexes"] = self._indexes
 
-    def _encoded(self, values: Any) -> tuple[Item, Sequence[str]]:
-        """Encode values for a script, and name those that are missing."""
+    def _encoded(self, values: Any) -> Item:
+        """Encode values for a script, which reads `false` for one that is missing."""
         # Values come in few shapes, and each shape is checked once.
         names = (*values, *map(type, values.values()))
         shape = self._shapes.get(names)
         if shape is None:
             shape = self._shapes[names] = self._learn(values)
-        encoded, missing = shape.encoded, shape.missing
-        for name in shape.numbers:
+        numbers, encoded = shape
+        for name in numbers:
             if not -EXACT <= values[name] <= EXACT:
-                encoded = (*encoded, (name, exact))
-        if not encoded:
-            return values, missing
-        values = {**values}
-        for name, encode in encoded:
-            values[name] = encode(values[name])
-            if values[name] is None:
-                missing = (*missing, name)
-        return values, missing
+                encoded = [*encoded, (name, exact)]
+        return {**values, **{name: encode(values[name]) for name, encode in encoded}} if encoded else values
 
     def _learn(self, values: Item) -> Shape:
         numbers: list[str] = []
         encoded: list[tuple[str, Callable[[Any], Any]]] = []
-        missing: list[str] = []
         for name, value in values.items():
             kind = self._kind(name)
-            if value is None:
-                missing.append(name)
-            elif name in self._key:
-                encoded.append((name, lambda _: None))  # the item's key tells it
+            if value is None or name in self._key:  # the item's key tells it
+                encoded.append((name, lambda _: False))
             elif type(value) is After and kind is Kind.NUMBER:
                 continue
             elif not isinstance(value, PYTHON_TYPES[kind]):
@@ -313,7 +299,7 @@ class RedisPlan:
                 encoded.append((name, ENCODERS.get(kind, exact)))
             elif kind is Kind.NUMBER:
                 numbers.append(name)
-        return Shape(tuple(numbers), tuple(encoded), tuple(missing))
+        return numbers, encoded
 
     def _kind(self, name: str) -> Kind:
         try:
@@ -403,13 +389,12 @@ def _raw(value: Any) -> msgspec.Raw:
     return msgspec.Raw(b"\xdb%b%b" % (len(data).to_bytes(4, "big"), data))
 
 
-# None stands for a missing attribute.
 ENCODERS: dict[Kind, Callable[[Any], Any]] = {
     Kind.BYTES: _raw,
     Kind.FLAG: lambda value: "1" if value else "0",
     Kind.OBJECT: lambda value: msgspec.json.encode(value).decode(),
     # Sorted, so that equal sets are equal texts.
-    Kind.SET: lambda value: msgspec.json.encode(sorted(value)).decode() if value else None,
+    Kind.SET: lambda value: msgspec.json.encode(sorted(value)).decode() if value else False,
 }
 
 

@@ -11,12 +11,13 @@
 --            expires    the attribute that says when the item ends
 --            read       the item is read: a write that is always refused
 --            whole      nothing of the item before stays: a put, or a deletion
---            absent, expect, without      no item is there; these values are, and none of these attributes
---            set, gone                    the attributes to set, and to remove
---            count, by, cap               the attribute to add to, how much, and its greatest value
---            member, score                the item's place in the order of its partition
---            indexes                      {"key", "by", "sort", "number"} of each, if entries may be added; "number"
---                                         says whether the sort attribute is a number
+--            absent     no item may be there
+--            expect     the values that must be there, false for an attribute that must be missing
+--            set        the values to set, false for an attribute to remove
+--            count, by, cap   the attribute to add to, how much, and its greatest value
+--            member, score    the item's place in the order of its partition
+--            indexes    {"key", "by", "sort", "number"} of each, if entries may be added; "number" says whether
+--                       the sort attribute is a number
 --
 -- The reply is MessagePack of {now, {{made, {name, value, ...}}, ...}}: for each write 1 or 0, and the fields of the
 -- item if the reply has it. Names and values are written as bytes, which Redis' own MessagePack does not have.
@@ -58,10 +59,7 @@ local function allowed(write, item)
     return false
   end
   for name, value in pairs(write.expect) do
-    if item[name] ~= text(value) then return false end
-  end
-  for _, name in ipairs(write.without or {}) do
-    if item[name] then return false end
+    if (item[name] or false) ~= text(value) then return false end
   end
   return true
 end
@@ -118,7 +116,7 @@ local function entries(write, item)
 end
 
 local function make(write, item)
-  local key, expires, after, words = write.key, write.expires, {}, {}
+  local key, expires, after, words, gone = write.key, write.expires, {}, {}, {}
   local function set(name, value)
     after[name], words[#words + 1], words[#words + 2] = value, name, value
   end
@@ -126,16 +124,19 @@ local function make(write, item)
     for name, value in pairs(item) do after[name] = value end
   end
   for name, value in pairs(write.set) do
-    if not (write.count and name == expires and after[name]) then set(name, text(value)) end
+    if not value then
+      after[name], gone[#gone + 1] = nil, name
+    elseif not (write.count and name == expires and after[name]) then
+      set(name, text(value))
+    end
   end
   if write.count then set(write.count, text((tonumber(after[write.count]) or 0) + write.by)) end
-  for _, name in ipairs(write.gone) do after[name] = nil end
 
   local before = item and item['@'] and cmsgpack.unpack(item['@']) or {}
   local leading = before
   if write.whole or write.indexes then
     leading = entries(write, after)
-    if #leading > 0 then set('@', cmsgpack.pack(leading)) else write.gone[#write.gone + 1] = '@' end
+    if #leading > 0 then set('@', cmsgpack.pack(leading)) else gone[#gone + 1] = '@' end
   end
 
   -- Entries first, as a set may have too many and never too few.
@@ -148,8 +149,8 @@ local function make(write, item)
   end
   if item and write.whole then
     call('DEL', key)
-  elseif item and #write.gone > 0 then
-    call('HDEL', key, unpack(write.gone))
+  elseif item and #gone > 0 then
+    call('HDEL', key, unpack(gone))
   end
   if #words > 0 then call('HSET', key, unpack(words)) end
   if moves then expire(key, moment, -2) end
@@ -197,7 +198,7 @@ end
 for place, write in ipairs(batch.writes) do
   write.key, write.order = KEYS[place], write.member and KEYS[place]
   if write.order then write.key = write.order .. ':' .. write.member end
-  write.set, write.gone = write.set or {}, write.gone or {}
+  write.set = write.set or {}
   if batch.together then decide(write) end
 end
 
