@@ -872,7 +872,7 @@ def found(store: RedisStore, text: str, index: str = "text") -> list[str]:
 
 def stopped(store: RedisStore, command: Stored, exchanges: int) -> bool:
     """Whether a command came to its end in so many exchanges; after them its process is no more."""
-    dialogue = store._interpreter.perform(command)
+    dialogue = store.interpreter.perform(command)
     answers: Any = None
     try:
         for _ in range(exchanges):

@@ -437,7 +437,9 @@ class Router:
 
     def _exchange(self, node: Node, commands: Sequence[RedisCommand], writes: bool) -> Requests[list[Any]]:
         replies = yield from self._request(node, [command.data for command in commands], writes)
-        return (yield from self.completed(node, commands, writes, replies))
+        if ErrorReply in map(type, replies):
+            replies = yield from self.completed(node, commands, writes, replies)
+        return replies
 
     def completed(
         self, node: Node, commands: Sequence[RedisCommand], writes: bool, replies: list[Any]
@@ -518,14 +520,14 @@ class Router:
                 [ranges] = yield from self.on(node, [redis_command(b"CLUSTER", b"SLOTS")])
             except StoreUnavailable as error:
                 last = error
-            else:
-                self.slots = {
-                    # A node without a name is the one that replied.
-                    slot: Node((host or b"").decode() or node.host, port)
-                    for start, end, (host, port, *_), *_ in ranges
-                    for slot in range(start, end + 1)
-                }
-                return
+                continue
+            self.slots = {
+                # A node without a name is the one that replied.
+                slot: Node((host or b"").decode() or node.host, port)
+                for start, end, (host, port, *_), *_ in ranges
+                for slot in range(start, end + 1)
+            }
+            return
         raise last
 
     def nodes(self) -> Requests[list[Node]]:

@@ -222,14 +222,15 @@ class Interpreter(Router):
         plan = self.plan(command.table)
         key = plan.key(command.key)
         argument = ENCODER.encode({"writes": (plan.write(command),), **self._flags})
-        call = RedisCommand(key, WRITE.call_on(key, self._now_word(), argument))
-        if not self._flags:
-            home = self.address.home
-            replies = yield RedisRequest(home, call.data, 1, True)
-            if type(replies[0]) is ErrorReply:
-                replies = granted((yield from self.completed(home, [call], True, replies)), home, True)
+        data = WRITE.call_on(key, self._now_word(), argument)
+        if self._flags:
+            replies = yield from self.send([RedisCommand(key, data)], True)
         else:
-            replies = yield from self.send([call], True)
+            home = self.address.home
+            replies = yield RedisRequest(home, data, 1, True)
+            if type(replies[0]) is ErrorReply:
+                sent = [RedisCommand(key, data)]
+                replies = granted((yield from self.completed(home, sent, True, replies)), home, True)
         now, [(made, fields)] = REPLY.decode(replies[0])
         return plan.answer(command, now, made, fields)
 
@@ -347,8 +348,12 @@ class Interpreter(Router):
                 item = plan.item(fields, *plan.place_of_entry(entry, partition)) if fields else {}
                 if wanted(query, item, now):
                     items.append(item)
-            if len(items) > query.limit or len(found) < want:
-                return page_of(query, items, now)
+            if len(items) > query.limit:
+                last = items[query.limit - 1]
+                after = cursor(query.table, last, query.table.index(query.index))
+                return Page(now, tuple(items[: query.limit]), after)
+            if len(found) < want:
+                return Page(now, tuple(items), None)
             bounds = bounds._replace(first=b"(" + found[want - 1][0])
 
     def _whole(self, query: Query) -> Requests[Page]:
@@ -432,14 +437,6 @@ def wanted(query: Query, item: Item, now: float) -> bool:
         if (query.low is not None and sort < query.low) or (query.high is not None and sort > query.high):
             return False
     return all(item.get(name) == value for name, value in query.equal.items())
-
-
-def page_of(query: Query, items: list[Item], now: float) -> Page:
-    """Build a page of items; one more than it has room for means that there are others."""
-    if len(items) <= query.limit:
-        return Page(now, tuple(items), None)
-    index = query.table.index(query.index)
-    return Page(now, tuple(items[: query.limit]), cursor(query.table, items[query.limit - 1], index))
 
 
 def _refuse_scopes(scopes: dict[str, Write]) -> NoReturn:

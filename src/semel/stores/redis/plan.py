@@ -12,7 +12,7 @@ are on one node, so one script can change any of them. An entry of an index is i
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
@@ -34,7 +34,6 @@ from semel.core.commands import (
     Update,
     Watch,
     Write,
-    ordering,
     place_of,
 )
 from semel.errors import UsageError
@@ -271,7 +270,7 @@ class RedisPlan:
         if not self._indexed.isdisjoint(values) or (kind is Add and command.attribute in self._indexed):
             write["indexes"] = self._indexes
 
-    def _encoded(self, values: Any) -> Item:
+    def _encoded(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Encode values for a script, which reads `false` for one that is missing."""
         # Values come in few shapes, and each shape is checked once.
         names = (*values, *map(type, values.values()))
@@ -282,9 +281,14 @@ class RedisPlan:
         for name in numbers:
             if not -EXACT <= values[name] <= EXACT:
                 encoded = [*encoded, (name, exact)]
-        return {**values, **{name: encode(values[name]) for name, encode in encoded}} if encoded else values
+        if not encoded:
+            return values
+        changed = {**values}
+        for name, encode in encoded:
+            changed[name] = encode(values[name])
+        return changed
 
-    def _learn(self, values: Item) -> Shape:
+    def _learn(self, values: Mapping[str, Any]) -> Shape:
         numbers: list[str] = []
         encoded: list[tuple[str, Callable[[Any], Any]]] = []
         for name, value in values.items():
@@ -334,8 +338,7 @@ class RedisPlan:
 
     def _index_after(self, index: Index, after: str) -> bytes:
         place = place_of(self.table, after, index)
-        key, *sort = place[len(ordering(self.table, index)) - len(self.table.key) :]
-        item = Get(self.table, key, *sort)  # type: ignore[arg-type]
+        item = Get(self.table, *place[-len(self.table.key) :])  # type: ignore[arg-type]
         value = b"" if index.sort is None else self._sortable(index, place[0])
         return value + END + self.item_key(item)
 

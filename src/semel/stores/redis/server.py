@@ -17,6 +17,12 @@ from semel.errors import InvalidOption
 
 EXAMPLE = "redis://:password@cache.example.com:6379/0?prefix=semel"
 PORT = 6379
+
+
+def _like(pattern: str) -> Any:
+    return Annotated[str, msgspec.Meta(pattern=rf"^({pattern})\Z")]
+
+
 YES_OR_NO = (bool, "yes or no")
 SECONDS = (Annotated[float, msgspec.Meta(gt=0, lt=3600)], "a number of seconds")
 PATH = (str, "the path of a file")
@@ -24,20 +30,14 @@ PATH = (str, "the path of a file")
 OPTIONS: dict[str, tuple[Any, str]] = {
     "cluster": YES_OR_NO,
     # A prefix stands before the braces of every key, so it has none itself.
-    "prefix": (
-        Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}\Z")],
-        "1 to 64 letters, digits and . _ : -",
-    ),
+    "prefix": (_like("[A-Za-z0-9._:-]{1,64}"), "1 to 64 letters, digits and . _ : -"),
     "timeout": SECONDS,
     "wait_replicas": (Annotated[int, msgspec.Meta(ge=1, lt=1000)], "a number of replicas, from 1 on"),
     "wait_timeout": SECONDS,
     "ssl_ca_certs": PATH,
     "ssl_certfile": PATH,
     "ssl_keyfile": PATH,
-    "ssl_cert_reqs": (
-        Annotated[str, msgspec.Meta(pattern=r"^(required|optional|none)\Z")],
-        "required, optional or none",
-    ),
+    "ssl_cert_reqs": (_like("required|optional|none"), "required, optional or none"),
     "ssl_check_hostname": YES_OR_NO,
 }
 
@@ -137,7 +137,7 @@ INSIDE = re.compile(r"@user_script: ?\d+: -?([A-Z]{2,}) ")
 # What Redis says without a word of its own.
 PHRASES = {
     "user executing the script can't": "NOPERM",  # as Redis 7 reports it
-    "DB index is out of range": "NODB",
+    "db index is out of range": "NODB",
     "max number of clients": "CLIENTS",
     "unknown command": "COMMAND",
     "cluster support disabled": "NOCLUSTER",
@@ -175,10 +175,7 @@ REFUSALS: dict[str, tuple[type[errors.SemelError], str]] = {
     "READONLY": (errors.StoreUnavailable, "it is a replica: the URL has to lead to the primary"),
     "TRYAGAIN": (errors.StoreUnavailable, "the slot of these keys is being moved; retry later"),
     "WRONGPASS": (errors.NotPermitted, "the user or the password in the URL is wrong"),
-    "WRONGTYPE": (
-        errors.WrongSchema,
-        "keys of another program have these names: choose another prefix with ?prefix=...",
-    ),
+    "WRONGTYPE": (errors.WrongSchema, "other programs' keys have these names: choose another ?prefix=..."),
 }
 
 
@@ -197,7 +194,7 @@ def code(error: Exception | str) -> str:
     text = str(error)
     if inside := INSIDE.search(text):
         return inside[1]
-    phrases = [word for phrase, word in PHRASES.items() if phrase in text]
+    phrases = [word for phrase, word in PHRASES.items() if phrase in text.lower()]
     return phrases[0] if phrases else getattr(error, "status_code", None) or text.split(" ", 1)[0]
 
 

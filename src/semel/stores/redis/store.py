@@ -11,7 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.core.clock import Clock
 from semel.core.commands import Found, Get, Stored, Time, Watch
@@ -41,6 +41,8 @@ from semel.tables import Table
 if TYPE_CHECKING:
     from semel.core.codecs import Overflow
 
+
+T = TypeVar("T")
 
 NOT_UTF8 = "not a text that UTF-8 can encode: {0!r}"
 
@@ -222,18 +224,12 @@ class RedisListener:
 class RedisStore:
     """Items in Redis or Valkey, for every process and machine that can reach it."""
 
-    def __init__(
-        self,
-        address: RedisAddress | str,
-        *,
-        env: str = "dev",
-        clock: Clock | None = None,
-        overflow: "Overflow | None" = None,
-    ) -> None:
-        self.overflow = overflow
-        self._address = parse(address) if isinstance(address, str) else address
+    overflow: "Overflow | None" = None
+
+    def __init__(self, url: str, *, env: str = "dev", clock: Clock | None = None) -> None:
+        self._address = parse(url)
         self._clock = clock or Clock()
-        self._interpreter = Interpreter(self._address, env, self._clock)
+        self.interpreter = Interpreter(self._address, env, self._clock)
         self._closed = False
         self._connect()
         FORKING.add(self)
@@ -244,7 +240,7 @@ class RedisStore:
             lambda: AsyncRedisPool(self._address), AsyncRedisPool.close, AsyncRedisPool.drop
         )
         self._watchers = KeyWatchers(self._clock)
-        self._listener = RedisListener(self._address, self._interpreter.owner, self._watchers.notify)
+        self._listener = RedisListener(self._address, self.interpreter.owner, self._watchers.notify)
 
     def __repr__(self) -> str:
         return f"<RedisStore {self._address.home}/{self._address.db}, prefix {self._address.prefix!r}>"
@@ -252,7 +248,7 @@ class RedisStore:
     @classmethod
     def from_url(cls, url: str, *, env: str, clock: Clock) -> "RedisStore":
         """`redis://:password@host:port/db`, or `rediss://` with TLS; nothing is sent yet."""
-        return cls(parse(url), env=env, clock=clock)
+        return cls(url, env=env, clock=clock)
 
     def execute(self, command: Stored) -> Any:
         if type(command) is Watch:
@@ -263,14 +259,14 @@ class RedisStore:
         if type(command) is Time and (known := self.at_once(command)) is not None:
             return known
         try:
-            reply = run_sync(self._interpreter.perform(command), self._pool.exchange)
+            reply = run_sync(self.interpreter.perform(command), self._pool.exchange)
         except UnicodeEncodeError as error:
             raise UsageError(NOT_UTF8.format(error.object)) from error
         return self._noted(command, reply)
 
     def at_once(self, command: Stored) -> Found | None:
         """The time, if a recent reply told it: any other reply comes over a network."""
-        return self._interpreter.time.known() if type(command) is Time and not self._closed else None
+        return self.interpreter.time.known() if type(command) is Time and not self._closed else None
 
     async def aexecute(self, command: Stored) -> Any:
         if self._closed:
@@ -281,25 +277,29 @@ class RedisStore:
                     place_named(command), command.seconds, lambda: self.aexecute(_look(command, heard))
                 )
         try:
-            reply = await run_async(self._interpreter.perform(command), self._per_loop.here().exchange)
+            reply = await run_async(self.interpreter.perform(command), self._per_loop.here().exchange)
         except UnicodeEncodeError as error:
             raise UsageError(NOT_UTF8.format(error.object)) from error
         return self._noted(command, reply)
 
     def _noted(self, command: Any, reply: Any) -> Any:
         if type(command) is not Time:
-            self._interpreter.time.observe(reply)
+            self.interpreter.time.observe(reply)
         if self._watchers.watches or self._watchers.async_watches:  # the server notifies other processes
             wake(self._watchers, command, reply)
         return reply
 
+    def run(self, requests: Requests[T]) -> T:
+        """Send requests, and return what came of them."""
+        return run_sync(requests, self._pool.exchange)
+
     def scan_cost(self, table: Table) -> ScanCost:
         """What it takes to read a whole table: SCAN goes over all keys of the server."""
-        return run_sync(self._interpreter.scan_cost(), self._pool.exchange)
+        return self.run(self.interpreter.scan_cost())
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:
         """The size of the server: Redis does not count keys by prefix, and removes expired items itself."""
-        return [run_sync(self._interpreter.measure(), self._pool.exchange)] if tables else []
+        return [self.run(self.interpreter.measure())] if tables else []
 
     async def leave(self) -> None:
         await self._per_loop.leave()
@@ -316,7 +316,7 @@ class RedisStore:
         place = place_named(command)
         if self._clock.imposed() is not None:
             return contextlib.nullcontext(Subscription(place))
-        return self._listener.subscribed(self._interpreter.plan(command.table).item_key(command), place)
+        return self._listener.subscribed(self.interpreter.plan(command.table).item_key(command), place)
 
     def reset_after_fork(self) -> Any:
         """In a forked child: connections of its own."""
@@ -332,36 +332,29 @@ def _look(command: Watch, heard: Subscription) -> Get:
 
 # Provisioning
 
-RunRequests: TypeAlias = Callable[[Requests[Any]], Any]
-
 
 def provision(url: str, env: str) -> list[str]:
     """Stamp a Redis for an environment, as the first command of a store does; return what was done."""
-    with _connected(url, env) as (interpreter, run):
-        before = run(interpreter.stamped())
-        run(interpreter.open())
+    with contextlib.closing(RedisStore(url, env=env)) as store:
+        interpreter = store.interpreter
+        before = store.run(interpreter.stamped())
+        store.run(interpreter.open())
         prefix = interpreter.address.prefix
         return [f"stamped prefix {prefix!r} for environment {env!r}"] if before == UNSTAMPED else []
 
 
 def problems(url: str, env: str) -> list[Problem]:
     """Return what is wrong with a Redis, as far as its servers tell."""
-    with _connected(url, env) as (interpreter, run):
-        found = list(_misstamped(interpreter, run(interpreter.stamped())))
-        for node in run(interpreter.nodes()):
+    with contextlib.closing(RedisStore(url, env=env)) as store:
+        interpreter = store.interpreter
+        found = list(_misstamped(interpreter, store.run(interpreter.stamped())))
+        for node in store.run(interpreter.nodes()):
             try:
-                [flat] = run(interpreter.on(node, [redis_command(b"CONFIG", b"GET", b"*")]))
+                [flat] = store.run(interpreter.on(node, [redis_command(b"CONFIG", b"GET", b"*")]))
             except (NotPermitted, StoreError):  # as most hosted ones
                 flat = []
             found += _unsafe(node, dict(zip(flat[::2], flat[1::2], strict=True)))
         return found
-
-
-@contextlib.contextmanager
-def _connected(url: str, env: str) -> Iterator[tuple[Interpreter, RunRequests]]:
-    interpreter = Interpreter(parse(url), env, Clock())
-    with contextlib.closing(RedisPool(interpreter.address)) as pool:
-        yield interpreter, lambda requests: run_sync(requests, pool.exchange)
 
 
 def _misstamped(interpreter: Interpreter, stamped: list[bytes | None]) -> Iterator[Problem]:
