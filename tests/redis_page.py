@@ -30,7 +30,7 @@ A call is sent as `EVALSHA` with the digest of its script; if the server does no
 is sent with `EVAL`. Every call takes one round trip. The arguments are shown below each call: an empty time
 means the server's own, and those of `write.lua` are a MessagePack value, shown field by field.
 `{"seconds": 30.0}` is this long after the server's time. [plan.py](../../src/semel/stores/redis/plan.py)
-defines the names of keys and the fields of a write.
+defines the names of keys, and [write.lua](../../src/semel/stores/redis/write.lua) the fields of a write.
 """
 SCRIPTS_HEADING = """
 ## The scripts

@@ -327,6 +327,26 @@ def test_a_task_that_is_cancelled_while_it_reads_leaves_no_answer_for_the_next(
         assert asyncio.run(main(store)) == "b"
 
 
+def test_a_loop_that_is_closed_during_an_exchange_leaves_no_error_behind(
+    proxy: FaultProxy, here: str
+) -> None:
+    """At the end of a process, say: what was under way is closed then."""
+    with closing(RedisStore(proxy.url(here))) as store, closing(asyncio.new_event_loop()) as loop:
+        loop.run_until_complete(store.aexecute(mark("a")))
+        [pool] = store._per_loop._made.values()
+        proxy.black_hole()
+        reading = store.aexecute(Get(THINGS, "a"))
+        task = loop.create_task(reading)
+        while not pool._used:
+            loop.run_until_complete(asyncio.sleep(0))
+        [connection] = pool._used
+        loop.close()
+        reading.close()
+        assert connection.writer.transport.get_extra_info("socket").fileno() == -1
+        del task
+        proxy.heal()
+
+
 def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
     port = free_port()
     with closing(RedisStore(f"redis://user:sesame@{HOST}:{port}")) as store:

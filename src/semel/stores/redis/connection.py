@@ -1,10 +1,10 @@
 """Commands as bytes, the connections of threads and of event loops, and the servers that have the keys.
 
-redis-py connects, logs in and does TLS; then semel takes over the socket or the streams. This module alone
+redis-py connects, logs in and does TLS; requests and replies go over the socket itself. This module alone
 uses private names of redis-py:
 
 - `Connection._sock`: the socket;
-- `asyncio.Connection._reader` and `._writer`: the streams.
+- `asyncio.Connection._reader` and `._writer`: the streams, which are taken over.
 
 A replay by redis-py's own pool and reader took some 40 % more processor time. A write is sent once, and only
 the rules send it again: the driver's retries are in its clients, which are not used.
@@ -184,13 +184,13 @@ class RedisConnection:
     """A connection of one thread at a time, open from the start."""
 
     def __init__(self, address: RedisAddress, node: Node) -> None:
-        driver = _driver(redis, address, node, address.timeout)
+        # The driver closes its socket, which it never shuts down in a forked child.
+        self._driver = _driver(redis, address, node, address.timeout)
         try:
-            driver.connect()
+            self._driver.connect()
         except CONNECTION_ERRORS as error:
             raise unreachable(error, node, address.timeout) from error
-        self.socket: socket.socket = driver._sock
-        driver._sock = None  # or it closes the socket
+        self.socket: socket.socket = self._driver._sock
         self._readable = read_poller(self.socket)
 
     def is_quiet(self) -> bool:
@@ -209,7 +209,7 @@ class RedisConnection:
         return replies
 
     def close(self) -> None:
-        self.socket.close()
+        self._driver.disconnect()
 
 
 class AsyncRedisConnection:
@@ -238,7 +238,10 @@ class AsyncRedisConnection:
 
     def close(self) -> None:
         """Close the connection, without waiting for the end."""
-        self.writer.transport.abort()
+        try:
+            self.writer.transport.abort()
+        except RuntimeError:  # its loop was closed, perhaps with an exchange under way
+            close_after_loop(self.writer.transport)
 
     def drop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Close the connection from another thread, or after its loop was closed."""
@@ -246,7 +249,7 @@ class AsyncRedisConnection:
             # The writer has to live until then: asyncio warns about one that was never closed.
             loop.call_soon_threadsafe(self.close)
         except RuntimeError:  # the loop is closed
-            close_after_loop(self.writer.transport)
+            self.close()
 
 
 C = TypeVar("C", RedisConnection, AsyncRedisConnection)

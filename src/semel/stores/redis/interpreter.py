@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from math import ceil
+from math import ceil, inf
 from operator import itemgetter
 from os.path import commonprefix
 from typing import Any, NoReturn, TypeVar
@@ -100,17 +100,17 @@ class TableScan(msgspec.Struct):
     read: int = 0
 
     def is_full(self) -> bool:
-        most = self.query.most
+        most = self.query.most or inf
         # Keys that were found are read first, or the cursor would have to name them.
-        over = most and (self.read >= most or (self.scanned >= most and not self.keys))
-        return bool(over) or len(self.items) >= self.query.limit
+        over = self.read >= most or (self.scanned >= most and not self.keys)
+        return over or len(self.items) >= self.query.limit
 
     def step(self) -> int:
         """How many keys to go over next: they are in no order, so the rest is as dense as what was seen."""
-        most = self.query.most
+        left = (self.query.most or inf) - self.scanned
         need = max(self.query.limit - len(self.items), FIRST_STEP)
         step = need * self.scanned // len(self.seen) if self.seen else max(need, 4 * self.scanned)
-        return max(FIRST_STEP, min(step, most - self.scanned if most else LAST_STEP, LAST_STEP))
+        return int(max(FIRST_STEP, min(step, left, LAST_STEP)))
 
     def page(self, node: str, more: bool) -> Page:
         after = None
