@@ -10,7 +10,7 @@ import redis
 from semel import errors
 from semel.core.commands import ABSENT, After, Get, Put, Query
 from semel.core.drive import leave
-from semel.stores.postgres import pool
+from semel.stores.postgres import session
 from semel.stores.redis import connection
 from semel.tables import LEDGER
 from tests.places import open_place
@@ -24,7 +24,7 @@ READINGS = [Get(LEDGER, "key"), Query(LEDGER, limit=5)]
 @pytest.fixture(params=["postgres", "redis"])
 def place(request, tmp_path, monkeypatch):
     """A store that does not notice the end of a connection before it uses it."""
-    monkeypatch.setattr(pool.PostgresSession, "usable", lambda _session: True)
+    monkeypatch.setattr(session.PostgresSession, "usable", lambda _session: True)
     monkeypatch.setattr(connection.RedisConnection, "is_quiet", lambda _connection: True)
     monkeypatch.setattr(connection.AsyncRedisConnection, "is_quiet", lambda _connection: True)
     return open_place(request.param, request, tmp_path)

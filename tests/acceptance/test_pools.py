@@ -93,7 +93,7 @@ class Pool:
                 taken = [free.pop() for free in list(self.own._free.values()) if free]
                 until.callback(lambda: [one.close() for one in taken])
             case "postgres":
-                session, _ = self.own.change(taking=True)
+                session = self.own.pop(self.own.callers)
                 if session is not None:
                     until.callback(session.drop)
             case _:
@@ -105,6 +105,8 @@ class Pool:
         match self._name:
             case "redis":
                 return sum(map(len, self.own._free.values()))
+            case "postgres":
+                return len(self.own.callers.idle)
         return len(self.own._idle)
 
 

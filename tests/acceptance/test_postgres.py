@@ -49,8 +49,9 @@ from semel.core.drive import leave
 from semel.core.lifecycle import Status
 from semel.core.running import RENEWING
 from semel.core.threads import Waiter
-from semel.stores.postgres import PostgresStore, background, ddl, migrate, pool, problems, schema
+from semel.stores.postgres import PostgresStore, background, ddl, migrate, problems, schema, session
 from semel.stores.postgres.address import PostgresAddress, unreachable
+from semel.stores.postgres.session import blocking
 from semel.stores.postgres.store import WORTH_SUBSCRIBING
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.testing import FakeClock, FaultProxy
@@ -623,11 +624,19 @@ def test_the_same_for_a_signal(url, mine, admin, name, option):
         signal.signal(signal.SIGUSR1, before)
 
 
+@contextmanager
+def session_of(store):
+    """A session that a thread has taken from the pool."""
+    waiter = Waiter()
+    group, taken = blocking(store._pool.take(waiter))
+    yield taken
+    store._pool.give(group, taken, waiter)
+
+
 def names(store):
     """The statements that the session of a store knows by name."""
-    session = store._pool.take(Waiter())
-    rows = session.connection.execute("SELECT name FROM pg_prepared_statements", prepare=False).fetchall()
-    store._pool.give(session)
+    with session_of(store) as session:
+        rows = session.connection.execute("SELECT name FROM pg_prepared_statements", prepare=False).fetchall()
     return {name for (name,) in rows}
 
 
@@ -643,9 +652,8 @@ def test_a_session_that_has_forgotten_its_statements_prepares_again_and_writes_o
         added = Add(THINGS, "key", "count", 1, {"gone_at": After(LONG)})
         store.execute(added)
         known = names(store)
-        session = store._pool.take(Waiter())
-        session.connection.execute("DEALLOCATE ALL")
-        store._pool.give(session)
+        with session_of(store) as session:
+            session.connection.execute("DEALLOCATE ALL")
         assert store.execute(added).item["count"] == 2  # as text, for this once
         assert store.execute(added).item["count"] == 3
         assert names(store) & known
@@ -664,9 +672,8 @@ def test_a_column_whose_type_changes_costs_no_write_and_no_connection(url, admin
     other = Put(THINGS, "other", thing(text="y"))
     command: Any = add if sent == "alone" else Transact((add, other))
     with closing(PostgresStore(url + OFTEN, env="test", tables=TABLES)) as store:
-        session = store._pool.take(Waiter())
-        before = session.connection.pgconn.backend_pid
-        store._pool.give(session)
+        with session_of(store) as session:
+            before = session.connection.pgconn.backend_pid
         for kind in ("varchar(90)", 'text COLLATE "C"', "varchar(80)"):
             store.execute(command)
             store.execute(Get(THINGS, "key"))
@@ -675,9 +682,8 @@ def test_a_column_whose_type_changes_costs_no_write_and_no_connection(url, admin
                 assert type(store.execute(command)) is Applied
                 assert store.execute(Get(THINGS, "key")).item["text"] == "x"
         assert store.execute(Get(THINGS, "key")).item["count"] == 12
-        session = store._pool.take(Waiter())
-        assert session.connection.pgconn.backend_pid == before
-        store._pool.give(session)
+        with session_of(store) as session:
+            assert session.connection.pgconn.backend_pid == before
         assert names(store), "they are prepared again"
 
 
@@ -705,9 +711,8 @@ def test_a_transaction_on_a_session_that_forgot_its_statements_is_made_once(url,
         for count in (2, 4, 6):
             assert type(store.execute(both)) is Applied
             assert store.execute(add).item["count"] == count
-            session = store._pool.take(Waiter())
-            session.connection.execute(words.encode())
-            store._pool.give(session)
+            with session_of(store) as session:
+                session.connection.execute(words.encode())
 
 
 def test_in_a_transaction_of_the_callers_a_changed_column_costs_nothing(url, admin, name, postgres):
@@ -726,7 +731,7 @@ def test_in_a_transaction_of_the_callers_a_changed_column_costs_nothing(url, adm
 
 
 def test_a_session_is_given_so_many_names_and_no_more(url, monkeypatch):
-    monkeypatch.setattr(pool, "MOST", 4)
+    monkeypatch.setattr(session, "MOST", 4)
     with closing(PostgresStore(url + "&prepare_threshold=0", env="test", tables=TABLES)) as store:
         for attributes in ({}, {"text": "a"}, {"count": 1}, {"text": "b", "count": 2}, {"flag": True}):
             assert store.execute(Put(THINGS, "key", thing(**attributes))).now
@@ -737,13 +742,14 @@ def test_a_session_is_given_so_many_names_and_no_more(url, monkeypatch):
 
 def test_connections_are_shared_and_whoever_gets_none_is_told(url, mine, monkeypatch):
     with closing(PostgresStore(url + "&pool_size=1", env="test", tables=TABLES)) as store:
-        acquire = store._pool._semaphore.acquire
-        monkeypatch.setattr(store._pool._semaphore, "acquire", lambda waiter, _seconds: acquire(waiter, 0.05))
+        places = store._pool.callers.places
+        acquire = places.acquire
+        monkeypatch.setattr(places, "acquire", lambda waiter, _seconds: acquire(waiter, 0.05))
         store.execute(Put(THINGS, "key", thing()))
         store.within(mine).execute(Delete(THINGS, "key"))
         with ThreadPoolExecutor(1) as threads:
             blocked = threads.submit(store.execute, Delete(THINGS, "key"))
-            assert until(lambda: not store._pool._idle)
+            assert until(lambda: not store._pool.callers.idle)
             with pytest.raises(errors.StoreThrottled, match="pool_size"):
                 store.execute(Get(THINGS, "key"))
             mine.commit()
@@ -1311,9 +1317,8 @@ class Silent:
 
 def test_a_connection_that_says_no_more_is_lost(store):
     store.execute(Get(LEDGER, "key"))
-    session = store._pool.take(Waiter())
-    session._pgconn = Silent(session._pgconn)
-    store._pool.give(session)
+    with session_of(store) as session:
+        session._pgconn = Silent(session._pgconn)
     with pytest.raises(errors.StoreOutcomeUnknown):
         store.execute(charge(1))
     assert type(store.execute(Transact(()))) is Applied
@@ -1379,9 +1384,8 @@ def trips_of(named, command):
 def test_names_that_a_session_has_forgotten_are_given_again_and_nothing_is_written_twice(named):
     store, _ = named
     assert trips_of(named, charge(0)) == 1
-    session = store._pool.take(Waiter())
-    session.connection.execute("DEALLOCATE ALL")
-    store._pool.give(session)
+    with session_of(store) as session:
+        session.connection.execute("DEALLOCATE ALL")
     # Told that it is unknown, then as text, and the next time by its name again.
     assert [trips_of(named, charge(number)) for number in range(1, 4)] == [2, 1, 1]
     assert charged(store) == whole(range(4))
@@ -1391,9 +1395,8 @@ def test_names_that_a_session_was_given_by_somebody_else_are_given_again(named):
     """It forgets all of them with the first that is there already."""
     store, _ = named
     assert trips_of(named, charge(0)) == 1
-    session = store._pool.take(Waiter())
-    session.names.clear()
-    store._pool.give(session)
+    with session_of(store) as session:
+        session.names.clear()
     trips = [trips_of(named, charge(number)) for number in range(1, 10)]
     assert trips == [2] + [1] * 8
     assert charged(store) == whole(range(10))
@@ -1667,10 +1670,11 @@ def test_behind_a_pooler_nothing_is_asked_of_a_session(url, admin):
             seen = threads.submit(store.execute, Watch(THINGS, "key", 0.01))
             assert seen.result().item["text"] == "old"
         assert not store._background.listening
-        session = store._pool.take(Waiter())
-        assert session.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
-        assert session.connection.execute("SHOW statement_timeout").fetchone() == ("0",)
-        store._pool.give(session)
+        with session_of(store) as session:
+            assert session.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (
+                0,
+            )
+            assert session.connection.execute("SHOW statement_timeout").fetchone() == ("0",)
 
 
 @pytest.mark.situation(35)

@@ -17,6 +17,7 @@ from semel.core.commands import Add, After, Applied, Get, Put, Transact, Watch
 from semel.core.lifecycle import Status
 from semel.core.threads import Waiter
 from semel.stores.postgres import PostgresStore, migrate
+from semel.stores.postgres.session import blocking
 from semel.testing.conformance import TABLES, THINGS
 from tests.servers.absence import served
 from tests.servers.pgbouncer import pgbouncer
@@ -188,9 +189,10 @@ def test_a_statement_timeout_of_the_role_is_named_where_it_ends_a_statement(
             assert ran == []
         else:
             pool: Any = s.store._pool  # type: ignore[attr-defined]
-            session = pool.take(Waiter())
+            waiter = Waiter()
+            group, session = blocking(pool.take(waiter))
             assert session.connection.execute("SHOW statement_timeout").fetchone() == ("8s",)
-            pool.give(session)
+            pool.give(group, session, waiter)
 
 
 # A standby

@@ -8,6 +8,7 @@ import selectors
 import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
+from typing import Any
 
 import msgspec
 
@@ -15,7 +16,7 @@ from semel.core.commands import Sort
 from semel.core.threads import BackgroundThread
 from semel.errors import SemelError
 from semel.stores.postgres.address import DRIVER_ERRORS, PostgresAddress
-from semel.stores.postgres.pool import open_session
+from semel.stores.postgres.session import SyncSession, blocking
 from semel.stores.postgres.statements import channel
 from semel.stores.sql import quoted
 
@@ -84,14 +85,14 @@ class BackgroundWorker:
                 self._stopping.wait(RETRY_SECONDS * random.uniform(0.5, 1.0))
 
     def _listen(self, woken: socket.socket) -> None:
-        session = open_session(self._address)
+        session: Any = blocking(SyncSession.open(self._address))
         with closing(session.connection) as connection, selectors.DefaultSelector() as selector:
             selector.register(connection.fileno(), selectors.EVENT_READ)
             selector.register(woken, selectors.EVENT_READ)
             try:
                 if self._address.keeps_sessions and not session.pooled:
                     listen = f"LISTEN {quoted(channel(self._address.schema))}".encode()
-                    session.ask([(listen, None)])
+                    blocking(session.execute([(listen, None)]))
                     self.listening = True
                 while not self._stopping.is_set():
                     if self._due >= REAP_BATCH:

@@ -14,7 +14,7 @@ from semel.core.drive import run_sync
 from semel.model import PROVISION, Problem
 from semel.stores.postgres.address import DRIVER_ERRORS, PostgresAddress, translated
 from semel.stores.postgres.interpreter import RoundTrip, RoundTrips
-from semel.stores.postgres.pool import execute_on, open_session
+from semel.stores.postgres.session import SyncSession, blocking, execute_on
 from semel.stores.postgres.statements import (
     BELL,
     COLUMN_TYPES,
@@ -382,7 +382,7 @@ def _asked(connection: "psycopg.Connection[Any]", name: str, values: list[Any]) 
 
 @contextmanager
 def _connected(address: PostgresAddress) -> "Iterator[psycopg.Connection[Any]]":
-    session = open_session(address)
+    session = blocking(SyncSession.open(address))
     with closing(session.connection):
         yield session.connection
 

@@ -8,6 +8,7 @@ from the server would end a transaction that may be the caller's.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -156,28 +157,56 @@ def conversion(kind: Kind, kept: type) -> Convert | None:
     return None if kept in (bytes, type(None)) else CONVERSIONS.get(kind)
 
 
-def left_out(_value: Any) -> None:
-    """Stand for the conversion of a value that is not sent."""
-
-
 class WriteForm:
     """What writes of one shape have in common: the statement, and how each value is made ready to send."""
 
     def __init__(self) -> None:
         self.sql: bytes = b""
-        self.conversions: list[Convert | None] = []
-        self._sent = 2
+        self._given = 2
+        self._left_out: list[int] = []
+        self._texts: list[int] = []
+        self._texts_of: Callable[[list[Any]], Any] = itemgetter(slice(0))
+        self._converted: list[tuple[int, Convert]] = []
 
     def add(self, kind: Kind, kept: type) -> str:
         """Send the next value, and return it as SQL: `$3`, `$4`, ..."""
-        self.conversions.append(conversion(kind, kept))
-        self._sent += 1
-        value = f"${self._sent}::{SENT_AS[kind]}"
+        convert = conversion(kind, kept)
+        if convert is text and kept is str:
+            self._texts.append(self._given)
+        elif convert is not None:
+            self._converted.append((self._given, convert))
+        self._given += 1
+        value = f"${self._given - len(self._left_out)}::{SENT_AS[kind]}"
         return f"(n.now + {value})" if kept is After else value
 
     def leave_out(self) -> None:
         """Do not send the next value."""
-        self.conversions.append(left_out)
+        self._left_out.append(self._given)
+        self._given += 1
+
+    def finish(self, sql: bytes) -> "WriteForm":
+        """Keep the statement that all values were added for."""
+        self.sql = sql
+        if self._texts:
+            self._texts_of = itemgetter(*self._texts)
+        return self
+
+    def convert(self, values: list[Any]) -> None:
+        """Make values ready to send. The usual ones are checked here: a call for each would take longer."""
+        texts = "".join(self._texts_of(values))
+        if not texts.isascii() or "\0" in texts:
+            for place in self._texts:
+                text(values[place])
+        for place, convert in self._converted:
+            value = values[place]
+            if convert is seconds:
+                value = value.seconds
+            elif convert is not number:
+                values[place] = convert(value)
+                continue
+            values[place] = float(value) if -EXACT <= value <= EXACT else number(value)
+        for place in reversed(self._left_out):
+            del values[place]
 
 
 # Statements
@@ -280,24 +309,13 @@ class PostgresPlan:
             if type(asked) is Presence:
                 how, asked = asked is ABSENT, NOTHING
         changed, expected = tuple(map(type, changes.values())), tuple(map(type, asked.values()))
-        shape = (kind, how, type(sort), tuple(changes), changed, tuple(asked), expected)
+        shape = (kind, how, type(command.key), type(sort), tuple(changes), changed, tuple(asked), expected)
         form = self._forms.get(shape)
         if form is None:
             form = self._forms[shape] = self._form(command, changes, asked, how)
-        given = (command.key, *changes.values(), *asked.values())
-        if self.table.sort is not None:
-            given = (command.key, sort, *given[1:])
-        values: list[Any] = [now, together]
-        # The usual values are converted here: a call for each would take longer than all the rest.
-        for convert, value in zip(form.conversions, given):  # noqa: B905 - quicker
-            if convert is text and type(value) is str and value.isascii() and "\0" not in value:
-                values.append(value)
-            elif convert is seconds and -EXACT <= value.seconds <= EXACT:
-                values.append(float(value.seconds))
-            elif convert is number and -EXACT <= value <= EXACT:
-                values.append(float(value))
-            elif convert is not left_out:
-                values.append(value if convert is None else convert(value))
+        key = (command.key,) if self.table.sort is None else (command.key, sort)
+        values = [now, together, *key, *changes.values(), *asked.values()]
+        form.convert(values)
         return form.sql, values
 
     def _creates(self, command: Add) -> bool:
@@ -329,7 +347,7 @@ class PostgresPlan:
                 query = "update" if how is None else "insert" if how else "put"
                 inserted = self._ending(inserted)
                 set_ = self._excluded(self._others) if query == "put" else self._nothing | inserted
-        form.sql = self._filled(
+        sql = self._filled(
             query,
             columns=", ".join(map(quoted, (*self.table.key, *inserted))),
             values=", ".join((*self._key_values, *inserted.values())),
@@ -337,7 +355,7 @@ class PostgresPlan:
             expected=expected,
             reply=self._filled("reply", found=self._found(kind is Add)).decode(),
         )
-        return form
+        return form.finish(sql)
 
     def _written(self, form: WriteForm, changes: Item, ends: bool) -> Changes:
         """Return what a command writes to each column. The key is its own, and so may be the item's end."""

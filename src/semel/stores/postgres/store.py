@@ -10,7 +10,6 @@ from semel.core.clock import Clock
 from semel.core.commands import Applied, Batch, Found, Many, Stored, Time, Transact, Watch
 from semel.core.connections import PerLoop
 from semel.core.drive import run_async, run_sync
-from semel.core.running import RENEWING
 from semel.core.runtime import FORKING
 from semel.core.threads import Waiter
 from semel.errors import StoreClosed, StoreUnavailable, UsageError
@@ -18,13 +17,9 @@ from semel.model import TableSize
 from semel.stores.postgres.address import DRIVER_ERRORS, STANDBY, PostgresAddress, translated
 from semel.stores.postgres.background import BackgroundWorker
 from semel.stores.postgres.interpreter import PostgresSteps, RoundTrip, RoundTrips, StepsWithin
-from semel.stores.postgres.pool import (
-    AsyncPostgresPool,
-    PostgresPool,
-    aexecute_on,
-    execute_on,
-)
+from semel.stores.postgres.pool import AsyncPostgresPool, PostgresPool
 from semel.stores.postgres.schema import SchemaCheck, layouts_of
+from semel.stores.postgres.session import aexecute_on, awaiting, blocking, execute_on
 from semel.stores.postgres.statements import PostgresPlan, PostgresRows
 from semel.stores.servertime import ServerTime
 from semel.stores.shared import Plans, place_named, wake
@@ -124,12 +119,14 @@ class PostgresStore(Commands):
 
     def _connect(self) -> None:
         self._watchers = KeyWatchers(self._clock)
-        renewals = self._address.for_renewals()
         self._pool = PostgresPool(self._address, self._clock)
-        self._renewals = PostgresPool(renewals, self._clock)
-        self._pools = self._per_loop(self._address)
-        self._renewals_of_loops = self._per_loop(renewals)
+        self._pools = PerLoop(self._new_pool, AsyncPostgresPool.leave, AsyncPostgresPool.drop_all)
         self._background = BackgroundWorker(self._address, self._watchers.notify, self.reap)
+
+    def _new_pool(self) -> AsyncPostgresPool:
+        if self._pool.closed:
+            raise StoreClosed("the store was closed")
+        return AsyncPostgresPool(self._address, self._clock)
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self._address.shown}>"
@@ -161,24 +158,13 @@ class PostgresStore(Commands):
     async def leave(self) -> None:
         """Close the connections of the running loop."""
         await self._pools.leave()
-        await self._renewals_of_loops.leave()
 
     def close(self) -> None:
         """Close every connection; a command in another thread ends with its statement."""
         self._background.stop()
-        for pool in (self._pool, self._renewals):
-            pool.close()
-        for pools in (self._pools, self._renewals_of_loops):
-            pools.drop_all()
+        self._pool.close()
+        self._pools.drop_all()
         FORKING.discard(self)
-
-    def _per_loop(self, address: PostgresAddress) -> PerLoop[AsyncPostgresPool]:
-        def new_pool() -> AsyncPostgresPool:
-            if self._pool.closed:
-                raise StoreClosed("the store was closed")
-            return AsyncPostgresPool(address, self._clock)
-
-        return PerLoop(new_pool, _hang_up, AsyncPostgresPool.drop_all)
 
     # Round trips
 
@@ -188,32 +174,13 @@ class PostgresStore(Commands):
         first = next(steps)  # what is wrong with a command is raised before anything is sent
         waiter = Waiter()
         with waiter.held:
-            pool = self._renewals if RENEWING.get() else self._pool
-            try:
-                session = pool.take(waiter)
-            except StoreUnavailable:
-                # A renewal has connections of its own, unless the server gives no more.
-                if pool is self._pool or not self._pool.has_idle:
-                    raise
-                pool = self._pool
-                session = pool.take(waiter)
-            return pool.run(session, steps, first)
+            return blocking(self._pool.run(waiter, steps, first))
 
     async def _arun(self, steps: RoundTrips[T]) -> T:
         if not self._schema.passed:
             steps = self._checking(steps)
         first = next(steps)
-        pool = usual = self._pools.here()
-        if RENEWING.get():
-            pool = self._renewals_of_loops.here()
-        try:
-            session = await pool.take()
-        except StoreUnavailable:
-            if pool is usual or not usual.has_idle:
-                raise
-            pool = usual
-            session = await pool.take()
-        return await pool.run(session, steps, first)
+        return await awaiting(self._pools.here().run(None, steps, first))
 
     def _checking(self, steps: RoundTrips[T]) -> RoundTrips[T]:
         """Begin with a check of the database, unless it has passed one."""
@@ -245,13 +212,9 @@ class PostgresStore(Commands):
 
     def reset_after_fork(self) -> Any:
         """In a forked child: the connections are the parent's, and closing one here would end its session."""
-        inherited = self._pool, self._renewals, self._pools, self._renewals_of_loops, self._background
+        inherited = self._pool, self._pools, self._background
         self._connect()
         return inherited
-
-
-async def _hang_up(pool: AsyncPostgresPool) -> None:
-    pool.drop_all()
 
 
 class PostgresWithin(Commands):
