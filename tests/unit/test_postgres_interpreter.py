@@ -103,7 +103,7 @@ def test_a_reading_takes_no_effect(steps):
     for round_trips in (
         steps.of(Get(THINGS, "a")),
         steps.read(Watch(THINGS, "a", 1.0)),
-        steps.subscribe(Watch(THINGS, "a", 1.0)),
+        steps.read(Watch(THINGS, "a", 1.0), subscribes=True),
     ):
         assert next(round_trips).commits is False
         assert ended(round_trips, [[(NOW, *NOTHING)]]).item is None

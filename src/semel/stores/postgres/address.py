@@ -1,6 +1,8 @@
 """Where the database is: its URL, read once; and what the errors of its driver mean, translated once."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -271,6 +273,15 @@ def translated(
             errors.StoreOutcomeUnknown, f"{advice}: the write may or may not be made", words, address
         )
     return _error(kind, advice, words, address)
+
+
+@contextmanager
+def translating(address: PostgresAddress) -> Iterator[None]:
+    """Translate the driver's errors in a block."""
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise translated(error, address) from error
 
 
 def _error(

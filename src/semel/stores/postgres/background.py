@@ -1,11 +1,6 @@
-"""A thread with a connection of its own, which listens for notifications and removes expired items.
-
-The first waiter for an item starts it, or the write after which some items may have expired.
-"""
+"""Threads of a store: one listens for notifications, and one removes expired items as more is written."""
 
 import random
-import selectors
-import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any
@@ -13,7 +8,7 @@ from typing import Any
 import msgspec
 
 from semel.core.commands import Sort
-from semel.core.threads import BackgroundThread
+from semel.core.threads import BackgroundThread, SignalSafeLock
 from semel.errors import SemelError
 from semel.stores.postgres.address import DRIVER_ERRORS, PostgresAddress
 from semel.stores.postgres.session import SyncSession, blocking
@@ -31,7 +26,7 @@ STOP_SECONDS = 5.0
 
 
 class BackgroundWorker:
-    """Wakes the waiters for an item, and removes expired items."""
+    """Wakes the waiters for an item, on a connection of its own, and removes expired items."""
 
     def __init__(
         self,
@@ -39,73 +34,75 @@ class BackgroundWorker:
         notify: Callable[[tuple[str, str, Sort]], None],
         reap: Callable[[int], object],
     ) -> None:
-        self.listening: bool = False
         self._address = address
         self._notify = notify
         self._reap = reap
         self._due = 0
-        self._background = BackgroundThread("semel-postgres", self._serve)
-        self._stopping = self._background.stopping
-        self._wakeup: socket.socket | None = None
+        self._lock = SignalSafeLock()
+        self._session: SyncSession | None = None
+        self._listener = BackgroundThread("semel-postgres", self._listen)
+        self._reaper = BackgroundThread("semel-postgres", self._remove, self._is_due)
+
+    @property
+    def listening(self) -> bool:
+        """Whether notifications are heard."""
+        return self._session is not None
 
     def listen(self) -> None:
         """Listen for notifications from now on, if a connection can."""
         if self._address.keeps_sessions:
-            self._background.start()
+            self._listener.start()
 
     def count_write(self, rows: int = 1) -> None:
         """Count rows that were written."""
         self._due += rows * REAPED_PER_WRITE
         if self._due >= REAP_BATCH:
-            self._background.start()
-            self._wake()
+            self._reaper.start()
 
     def stop(self) -> None:
-        """End the thread; no other is started."""
-        self._background.stop()
-        self._wake()
-        self._background.join(STOP_SECONDS)
+        """End the threads; no other is started."""
+        for thread in (self._listener, self._reaper):
+            thread.stop()
+        with self._lock, suppress(OSError):  # the connection may be lost
+            if self._session is not None:
+                self._session.hang_up()
+        for thread in (self._listener, self._reaper):
+            thread.join(STOP_SECONDS)
 
-    def _wake(self) -> None:
-        if self._wakeup is not None:
-            with suppress(OSError):  # one that can take no more bytes has been sent enough
-                self._wakeup.send(b"!")
+    # In the threads: no caller could handle an error. Waiters read by themselves, and expired items count as
+    # absent.
 
-    # In the thread
+    def _is_due(self) -> bool:
+        return self._due >= REAP_BATCH
 
-    def _serve(self) -> None:
-        wakeup, woken = socket.socketpair()
-        with wakeup, woken:
-            wakeup.setblocking(False)
-            self._wakeup = wakeup
-            while not self._stopping.is_set():
-                # No caller could handle it. Waiters read by themselves, and expired items count as absent.
-                with suppress(*DRIVER_ERRORS, SemelError):
-                    self._listen(woken)
-                self._stopping.wait(RETRY_SECONDS * random.uniform(0.5, 1.0))
+    def _remove(self) -> None:
+        self._due = 0
+        with suppress(SemelError):
+            self._reap(REAP_BATCH)
 
-    def _listen(self, woken: socket.socket) -> None:
-        session: Any = blocking(SyncSession.open(self._address))
-        with closing(session.connection) as connection, selectors.DefaultSelector() as selector:
-            selector.register(connection.fileno(), selectors.EVENT_READ)
-            selector.register(woken, selectors.EVENT_READ)
-            try:
-                if self._address.keeps_sessions and not session.pooled:
-                    listen = f"LISTEN {quoted(channel(self._address.schema))}".encode()
-                    blocking(session.execute([(listen, None)]))
-                    self.listening = True
-                while not self._stopping.is_set():
-                    if self._due >= REAP_BATCH:
-                        self._due = 0
-                        self._reap(REAP_BATCH)
-                    for notify in connection.notifies(timeout=0):
-                        self._notified(notify.payload)
-                    if any(key.fileobj is woken for key, _ in selector.select()):
-                        woken.recv(4096)
-            finally:
-                self.listening = False
+    def _listen(self) -> None:
+        while not self._listener.stopping.is_set():
+            with suppress(*DRIVER_ERRORS, SemelError):
+                session: Any = blocking(SyncSession.open(self._address))
+                with closing(session.connection):
+                    self._hear(session)
+            self._listener.stopping.wait(RETRY_SECONDS * random.uniform(0.5, 1.0))
 
-    def _notified(self, payload: str) -> None:
+    def _hear(self, session: SyncSession) -> None:
+        if session.pooled:
+            return
+        listen = f"LISTEN {quoted(channel(self._address.schema))}".encode()
+        blocking(session.execute([(listen, None)]))
+        self._session = session
+        try:
+            while not self._listener.stopping.is_set():
+                for payload in session.notifications():
+                    self._notified(payload)
+        finally:
+            with self._lock:
+                self._session = None
+
+    def _notified(self, payload: bytes) -> None:
         with suppress(msgspec.DecodeError, ValueError):  # any program may use the channel
             table, key, *sort = msgspec.json.decode(payload, type=list[str | int | float])
             self._notify((str(table), str(key), sort[0] if sort else None))  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Which statements execute a command, and in which round trips: generators that do no I/O themselves."""
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from itertools import repeat
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -97,20 +98,14 @@ class RefusalCounts:
         refused = self._refused
         return bool(refused) and any(refused.get(place, 0) >= LIKELY_REFUSALS for place in places)
 
-    def add(self, places: Iterable[Hashable], refusals: Iterable[object]) -> None:
+    def add(self, places: Iterable[Hashable], refusals: Iterable[object] = repeat(None)) -> None:
         """Count those that refused; None stands for one that did not."""
-        for place, refusal in zip(places, refusals, strict=True):
-            if refusal is None:
-                self._refused.pop(place, None)
-            else:
-                self._refused[place] = self._refused.get(place, 0) + 1
+        for place, refusal in zip(places, refusals):  # noqa: B905 - the usual refusals have no end
+            count = self._refused.pop(place, 0)
+            if refusal is not None:
+                self._refused[place] = count + 1
         if len(self._refused) > MOST_COUNTS:
             self._refused.clear()
-
-    def clear(self, places: Iterable[Hashable]) -> None:
-        """Forget the counts of items that did not refuse."""
-        for place in places if self._refused else ():
-            self._refused.pop(place, None)
 
 
 class PostgresSteps:
@@ -127,11 +122,8 @@ class PostgresSteps:
         self._check_index = check_index
         self._refusal_counts = RefusalCounts()
         self._steps: dict[type, Callable[[Any], RoundTrips[Any]]] = {
+            **dict.fromkeys((Put, Update, Add, Delete), self._write),
             Get: self.read,
-            Put: self._write,
-            Update: self._write,
-            Add: self._write,
-            Delete: self._write,
             Query: self._query,
             Transact: self._transact,
             Batch: self._batch,
@@ -144,17 +136,10 @@ class PostgresSteps:
 
     # Reading
 
-    def read(self, command: Get | Watch) -> RoundTrips[Found]:
-        """Read an item."""
+    def read(self, command: Get | Watch, subscribes: bool = False) -> RoundTrips[Found]:
+        """Read an item, and perhaps ask to be notified of the next write to it."""
         plan = self.plan(command.table)
-        return (yield from self._found(plan, plan.get(command, self._imposed())))
-
-    def subscribe(self, command: Watch) -> RoundTrips[Found]:
-        """Read an item, and ask to be notified of the next write to it."""
-        plan = self.plan(command.table)
-        return (yield from self._found(plan, plan.subscribe(command, self._imposed())))
-
-    def _found(self, plan: PostgresPlan, statement: PostgresStatement) -> RoundTrips[Found]:
+        statement = plan.get(command, self._imposed(), subscribes=subscribes)
         [[row]] = yield RoundTrip([statement], commits=False)
         return Found(row[0], plan.item(row[1:]))
 
@@ -166,11 +151,8 @@ class PostgresSteps:
         return plan.page(command, rows)
 
     def _time(self, _command: Time) -> RoundTrips[Found]:
-        [[[now]]] = yield RoundTrip([self._ask_time(False)], commits=False)
+        [[[now]]] = yield RoundTrip([(ASK_TIME, [self._imposed(), False])], commits=False)
         return Found(now, None)
-
-    def _ask_time(self, together: bool) -> PostgresStatement:
-        return ASK_TIME, [self._imposed(), together]
 
     # Writing
 
@@ -193,29 +175,34 @@ class PostgresSteps:
         waiting = self._in_order(command.writes, self._imposed())
         partial = False
         for _ in range(TRIES):
-            statements = [statement for _, statement in waiting]
+            statements = list(waiting.values())
             try:
                 answers = yield RoundTrip(statements, commits=True, partial=partial)
             except TransactionConflict:
                 continue
             partial = True
-            for (place, _), [row] in zip(waiting, answers, strict=True):
-                write = command.writes[place]
-                replies[place] = self.plan(write.table).reply(write, row)
-            waiting = [each for each in waiting if replies[each[0]] is None]
+            self._reply(command.writes, waiting, answers, replies)
+            waiting = {number: waiting[number] for number in waiting if replies[number] is None}
             if not waiting:
                 return Many(tuple(replies))
         raise contended()
 
     def _in_order(
         self, writes: Sequence[Write], now: float | None, together: bool = False
-    ) -> list[tuple[int, PostgresStatement]]:
+    ) -> dict[int, PostgresStatement]:
         """The writes' numbers and statements, in the order of their places.
 
         Every writer locks in this order, so no two wait for each other.
         """
         numbered = sorted(enumerate(writes), key=lambda each: _place(each[1]))
-        return [(number, self.plan(write.table).write(write, now, together)) for number, write in numbered]
+        return {number: self.plan(write.table).write(write, now, together) for number, write in numbered}
+
+    def _reply(
+        self, writes: Sequence[Write], sent: Iterable[int], answers: list[PostgresRows], replies: list[Any]
+    ) -> None:
+        """Fill in the replies to the writes that were sent."""
+        for number, [row] in zip(sent, answers, strict=True):
+            replies[number] = self.plan(writes[number].table).reply(writes[number], row)
 
     # Several writes, all or none
 
@@ -224,9 +211,8 @@ class PostgresSteps:
 
         Only then are the items read, to see which refused; or before, if a refusal is likely.
         """
-        prepared = [statement for _, statement in self._in_order(command.writes, self._imposed(), True)]
-        if not prepared:
-            prepared = [self._ask_time(True)]
+        now = self._imposed()
+        prepared = self._in_order(command.writes, now, True).values() or [(ASK_TIME, [now, True])]
         all_or_nothing = RoundTrip([BEGIN, *prepared, COMMIT], commits=True, undone_if_refused=True)
         places = [_place(write) for write in command.writes]
         look = self._refusal_counts.likely(places)
@@ -241,22 +227,19 @@ class PostgresSteps:
             except (TransactionConflict, ConditionFailed) as undone:
                 look = type(undone) is ConditionFailed
             else:
-                self._refusal_counts.clear(places)
+                self._refusal_counts.add(places)
                 return Applied(row[0])
         raise contended()
 
     def _refusals(self, command: Transact) -> RoundTrips[Cancelled]:
         """Read the items, and return what would refuse each of the writes."""
-        plans = [self.plan(write.table) for write in command.writes]
-        now = self._imposed()
+        plans, now = [self.plan(write.table) for write in command.writes], self._imposed()
         reads = [plan.get(write, now, True) for plan, write in zip(plans, command.writes, strict=True)]
         _, *answers, _ = yield RoundTrip([SNAPSHOT, *reads, COMMIT], commits=False)
+        found = zip(plans, command.writes, answers, strict=True)
         return Cancelled(
             answers[0][0][0],
-            tuple(
-                plan.refusal(write, plan.item(row[1:]), row[0])
-                for plan, write, [row] in zip(plans, command.writes, answers, strict=True)
-            ),
+            tuple(plan.refusal(write, plan.item(row[1:]), row[0]) for plan, write, [row] in found),
         )
 
     # Reaping and measuring
@@ -273,14 +256,14 @@ class PostgresSteps:
     def measure(self, tables: Sequence[Table], schema: str | None) -> RoundTrips[list[TableSize]]:
         """Return the sizes of existing tables: by the planner's figures, and counted up to a bound."""
         sizes, imposed = [], self._imposed()
+        # Read once, so that it can be looked up in an index.
+        now = f"(SELECT {CLOCK})" if imposed is None else repr(imposed)
         for table in tables:
             name = qualified(PREFIX + table.name, schema)
             [known] = yield RoundTrip([(QUERIES["relation"].encode(), [name])], commits=False)
             if not known:
                 continue
             [[rows, size]] = known
-            # Read once, so that it can be looked up in an index.
-            now = f"(SELECT {CLOCK})" if imposed is None else repr(imposed)
             statements = countings(name, table, now)
             replies = yield RoundTrip([(sql.encode(), None) for sql in statements.values()], commits=False)
             counts = {key: int(reply[0][0]) for key, reply in zip(statements, replies, strict=True)}
@@ -298,13 +281,12 @@ class StepsWithin(PostgresSteps):
     def _transact(self, command: Transact) -> RoundTrips[Applied | Cancelled]:
         """Write everything after a savepoint, and go back to it if a write was refused."""
         for _ in range(TRIES):
-            _, [[now]] = yield RoundTrip([SAVEPOINT, self._ask_time(False)], commits=False)
+            ask_time = ASK_TIME, [self._imposed(), False]
+            _, [[now]] = yield RoundTrip([SAVEPOINT, ask_time], commits=False)
             prepared = self._in_order(command.writes, now)
-            answers = yield RoundTrip([statement for _, statement in prepared], commits=False)
+            answers = yield RoundTrip(list(prepared.values()), commits=False)
             replies: list[Any] = [None] * len(command.writes)
-            for (place, _), [row] in zip(prepared, answers, strict=True):
-                write = command.writes[place]
-                replies[place] = self.plan(write.table).reply(write, row)
+            self._reply(command.writes, prepared, answers, replies)
             made = all(type(reply) is Applied for reply in replies)
             yield RoundTrip([RELEASE if made else UNDO], commits=False)
             if made:

@@ -10,6 +10,7 @@ has waited for by then, so that `blocking` passes it back, and what an async one
 
 import asyncio
 import selectors
+import socket
 import weakref
 from collections.abc import Generator
 from contextlib import nullcontext, suppress
@@ -150,7 +151,8 @@ class PostgresSession:
                     raise AnswerTimeout(f"no answer within {self._address.timeout:g} s")
                 pgconn.consume_input()
                 if not sending and self._has_all():
-                    return self._rows(prepares)[-len(statements) :]
+                    rows = self._rows(prepares)  # of others that were sent before them too
+                    return rows[len(rows) - len(statements) :]
         except (*DRIVER_ERRORS, GeneratorExit):
             raise
         except BaseException:  # out of a signal handler: the server would go on waiting, as for a lock
@@ -171,7 +173,7 @@ class PostgresSession:
         if pgconn.transaction_status == FAILED:  # what failed within a transaction has left it open
             statements = [ROLLBACK, *statements]
         self._results, self._ended = [], False
-        self._pipelined = len(statements) > 1 or statements[0][0] not in self.names
+        self._pipelined = len(statements) != 1 or statements[0][0] not in self.names
         if self._pipelined:
             pgconn.enter_pipeline_mode()
         prepares: list[bytes | None] = []
@@ -251,6 +253,17 @@ class SyncSession(PostgresSession):
         with selectors.DefaultSelector() as selector:
             selector.register(self._fileno, selectors.EVENT_READ | selectors.EVENT_WRITE)
             return selector.select(self._address.timeout)
+
+    def notifications(self) -> list[bytes]:
+        """Wait for notifications, and return their payloads."""
+        self._wait(0)
+        self._pgconn.consume_input()
+        return [notification.extra for notification in iter(self._pgconn.notifies, None)]
+
+    def hang_up(self) -> None:
+        """End the connection under the thread that waits for it."""
+        with socket.fromfd(self._fileno, socket.AF_INET, socket.SOCK_STREAM) as twin:
+            twin.shutdown(socket.SHUT_RDWR)
 
 
 class AsyncSession(PostgresSession):

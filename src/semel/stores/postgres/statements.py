@@ -427,14 +427,19 @@ class PostgresPlan:
     # Reading
 
     def get(
-        self, command: Get | Watch | Write, now: float | None, together: bool = False
+        self,
+        command: Get | Watch | Write,
+        now: float | None,
+        together: bool = False,
+        *,
+        subscribes: bool = False,
     ) -> PostgresStatement:
-        """Return the statement that reads one item."""
-        return self._get, [now, together, *self._named_key(command)]
-
-    def subscribe(self, command: Watch, now: float | None) -> PostgresStatement:
-        """Return the statement that reads one item, and asks to be notified of the next write to it."""
-        return self._subscribe, [now, False, *self._named_key(command)]
+        """Return the statement that reads one item, and perhaps asks to be notified of the next write."""
+        values: list[Any] = [now, together]
+        for name, value in zip(self.table.key, (command.key, command.sort), strict=False):
+            check_kind(name, self._kinds[name], value)
+            values.append(CONVERSIONS[self._kinds[name]](value))
+        return self._subscribe if subscribes else self._get, values
 
     def reap(self, limit: int, now: float | None) -> PostgresStatement:
         """Return the statement that removes up to `limit` expired items."""
@@ -500,13 +505,6 @@ class PostgresPlan:
         items = [item for row in rows if (item := self.item(row[1:])) is not None]
         page, index = tuple(items[: query.limit]), self.table.index(query.index)
         return Page(rows[0][0], page, cursor(self.table, page[-1], index) if len(items) > len(page) else None)
-
-    def _named_key(self, command: Get | Watch | Write) -> list[Any]:
-        named: list[Any] = []
-        for name, value in zip(self.table.key, (command.key, command.sort), strict=False):
-            check_kind(name, self._kinds[name], value)
-            named.append(CONVERSIONS[self._kinds[name]](value))
-        return named
 
 
 def _listed(row: str, names: Sequence[str], direction: str = "") -> str:

@@ -1,6 +1,7 @@
 """The store in a PostgreSQL database, and the store inside a transaction of the caller's."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import psycopg
@@ -14,13 +15,13 @@ from semel.core.runtime import FORKING
 from semel.core.threads import Waiter
 from semel.errors import StoreClosed, StoreUnavailable, UsageError
 from semel.model import TableSize
-from semel.stores.postgres.address import DRIVER_ERRORS, STANDBY, PostgresAddress, translated
+from semel.stores.postgres.address import STANDBY, PostgresAddress, translating
 from semel.stores.postgres.background import BackgroundWorker
-from semel.stores.postgres.interpreter import PostgresSteps, RoundTrip, RoundTrips, StepsWithin
+from semel.stores.postgres.interpreter import PostgresSteps, RoundTrips, StepsWithin
 from semel.stores.postgres.pool import AsyncPostgresPool, PostgresPool
-from semel.stores.postgres.schema import SchemaCheck, layouts_of
+from semel.stores.postgres.schema import PostgresSchema
 from semel.stores.postgres.session import aexecute_on, awaiting, blocking, execute_on
-from semel.stores.postgres.statements import PostgresPlan, PostgresRows
+from semel.stores.postgres.statements import PostgresPlan
 from semel.stores.servertime import ServerTime
 from semel.stores.shared import Plans, place_named, wake
 from semel.stores.waiting import KeyWatchers
@@ -53,11 +54,7 @@ class Commands:
             return self._watchers.watch(watched, command.seconds, lambda: self._run(read()))
         if type(command) is Time and (known := self._time.known()) is not None:
             return known
-        reply = self._run(self._steps.of(command))
-        self._time.observe(reply)
-        if type(reply) in WRITTEN:
-            self._written(command, reply)
-        return reply
+        return self._replied(command, self._run(self._steps.of(command)))
 
     def at_once(self, command: Stored) -> Any | None:
         """Return the time, if the server told it lately; every other reply comes over a network."""
@@ -67,18 +64,11 @@ class Commands:
         """Execute the command on a connection of the running loop, and return its reply."""
         if type(command) is Watch:
             read = self._look(command)
-
-            async def look() -> Found:
-                return await self._arun(read())
-
-            return await self._watchers.awatch(place_named(command), command.seconds, look)
+            watched = place_named(command)
+            return await self._watchers.awatch(watched, command.seconds, lambda: self._arun(read()))
         if type(command) is Time and (known := self._time.known()) is not None:
             return known
-        reply = await self._arun(self._steps.of(command))
-        self._time.observe(reply)
-        if type(reply) in WRITTEN:
-            self._written(command, reply)
-        return reply
+        return self._replied(command, await self._arun(self._steps.of(command)))
 
     def _run(self, steps: RoundTrips[T]) -> T:
         raise NotImplementedError
@@ -90,8 +80,10 @@ class Commands:
         """How to read an item after the wait."""
         return lambda: self._steps.read(command)
 
-    def _written(self, command: Any, reply: Any) -> None:
-        """Do what follows a write."""
+    def _replied(self, _command: Any, reply: Any) -> Any:
+        """Return a reply, and do what follows it."""
+        self._time.observe(reply)
+        return reply
 
 
 class PostgresStore(Commands):
@@ -109,8 +101,7 @@ class PostgresStore(Commands):
         self.overflow = overflow
         self._clock = clock or Clock()
         self._address = address if isinstance(address, PostgresAddress) else PostgresAddress.from_url(address)
-        self._layouts = layouts_of(tables)
-        self._schema = SchemaCheck(self._layouts, env, self._address, self._clock)
+        self._schema = PostgresSchema(self._address, env, tables, self._clock)
         plans = Plans(lambda table: PostgresPlan(table, self._address.schema))
         self._steps = PostgresSteps(plans.of, self._clock.imposed, self._schema.check_index)
         self._time = ServerTime(self._clock)
@@ -141,15 +132,11 @@ class PostgresStore(Commands):
 
         What it writes is committed, or rolled back, together with what the caller writes there.
         """
-        steps = StepsWithin(self._steps)
-        check, clock, time = self._checking, self._clock, self._time
-        store = PostgresWithin(connection, steps, check, self._address, clock=clock, time=time)
-        store.overflow = self.overflow
-        return store
+        return PostgresWithin(self, connection)
 
     def reap(self, limit: int = 500) -> int:
         """Remove up to `limit` expired items now; the background thread does so too, as more is written."""
-        return self._run(self._steps.reap([layout.table for layout in self._layouts], limit))
+        return self._run(self._steps.reap([layout.table for layout in self._schema.layouts], limit))
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:
         """Return the sizes of the tables that the database has."""
@@ -169,32 +156,31 @@ class PostgresStore(Commands):
     # Round trips
 
     def _run(self, steps: RoundTrips[T]) -> T:
-        if not self._schema.passed:
-            steps = self._checking(steps)
+        steps = self.checked(steps)
         first = next(steps)  # what is wrong with a command is raised before anything is sent
         waiter = Waiter()
         with waiter.held:
             return blocking(self._pool.run(waiter, steps, first))
 
     async def _arun(self, steps: RoundTrips[T]) -> T:
-        if not self._schema.passed:
-            steps = self._checking(steps)
+        steps = self.checked(steps)
         first = next(steps)
         return await awaiting(self._pools.here().run(None, steps, first))
 
-    def _checking(self, steps: RoundTrips[T]) -> RoundTrips[T]:
-        """Begin with a check of the database, unless it has passed one."""
-        if not self._schema.passed:
-            yield from self._schema.look()
-        return (yield from steps)
+    def checked(self, steps: RoundTrips[T]) -> RoundTrips[T]:
+        """Return the steps, after a check of the database unless it has passed one."""
+        return steps if self._schema.passed else self._schema.before(steps)
 
     # Replies and waiting
 
-    def _written(self, command: Any, reply: Any) -> None:
+    def _replied(self, command: Any, reply: Any) -> Any:
         """Count what was written, and wake the waiters in this process."""
-        several = type(command) in (Transact, Batch)
-        self._background.count_write(len(command.writes) if several else 1)
-        wake(self._watchers, command, reply)
+        self._time.observe(reply)
+        if type(reply) in WRITTEN:
+            several = type(command) in (Transact, Batch)
+            self._background.count_write(len(command.writes) if several else 1)
+            wake(self._watchers, command, reply)
+        return reply
 
     def _look(self, command: Watch) -> Callable[[], RoundTrips[Found]]:
         """How to read an item after the wait: a waiter in vain asks to be notified of the next write."""
@@ -204,7 +190,7 @@ class PostgresStore(Commands):
         def look() -> RoundTrips[Found]:
             in_vain = command.seconds >= WORTH_SUBSCRIBING and self._clock.monotonic() >= end
             subscribes = in_vain and self._background.listening
-            return self._steps.subscribe(command) if subscribes else self._steps.read(command)
+            return self._steps.read(command, subscribes)
 
         return look
 
@@ -224,23 +210,13 @@ class PostgresWithin(Commands):
     caller commits, so no reply that is lost leaves a write in doubt.
     """
 
-    def __init__(
-        self,
-        connection: CallersConnection,
-        steps: StepsWithin,
-        checking: "Callable[[RoundTrips[Any]], RoundTrips[Any]]",
-        address: PostgresAddress,
-        *,
-        clock: Clock,
-        time: ServerTime,
-    ) -> None:
-        self.overflow: Overflow | None = None
-        self._time = time
+    def __init__(self, store: PostgresStore, connection: "CallersConnection") -> None:
+        self.overflow: Overflow | None = store.overflow
+        self._store = store
         self._connection: Any = connection
-        self._steps = steps
-        self._checking = checking
-        self._address = address
-        self._watchers = KeyWatchers(clock)
+        self._steps = StepsWithin(store._steps)
+        self._time = store._time
+        self._watchers = KeyWatchers(store._clock)
 
     def close(self) -> None:
         """Do nothing: the connection is the caller's."""
@@ -248,31 +224,22 @@ class PostgresWithin(Commands):
     def _run(self, steps: RoundTrips[T]) -> T:
         if not isinstance(self._connection, psycopg.Connection):
             raise UsageError("this connection belongs to asyncio: await the methods of an AsyncLedger on it")
-        self._check_transaction()
-
-        def send(round_trip: RoundTrip) -> list[PostgresRows]:
-            try:
-                return execute_on(self._connection, round_trip.statements)
-            except DRIVER_ERRORS as error:
-                raise translated(error, self._address) from error
-
-        result: T = run_sync(self._checking(steps), send)
+        with self._translating():
+            result: T = run_sync(
+                self._store.checked(steps), lambda trip: execute_on(self._connection, trip.statements)
+            )
         return result
 
     async def _arun(self, steps: RoundTrips[T]) -> T:
         if not isinstance(self._connection, psycopg.AsyncConnection):
             raise UsageError("this connection is no asyncio's: use the methods of a Ledger on it")
-        self._check_transaction()
+        with self._translating():
+            return await run_async(
+                self._store.checked(steps), lambda trip: aexecute_on(self._connection, trip.statements)
+            )
 
-        async def send(round_trip: RoundTrip) -> list[PostgresRows]:
-            try:
-                return await aexecute_on(self._connection, round_trip.statements)
-            except DRIVER_ERRORS as error:
-                raise translated(error, self._address) from error
-
-        return await run_async(self._checking(steps), send)
-
-    def _check_transaction(self) -> None:
+    def _translating(self) -> AbstractContextManager[None]:
+        """Translate the driver's errors in a block; refuse a connection on which nothing can be written."""
         pgconn = self._connection.pgconn
         if pgconn.transaction_status == TransactionStatus.IDLE and self._connection.autocommit:
             raise UsageError(
@@ -280,3 +247,4 @@ class PostgresWithin(Commands):
             )
         if pgconn.parameter_status(b"in_hot_standby") == b"on":
             raise StoreUnavailable(f"the connection to share: {STANDBY}")
+        return translating(self._store._address)
