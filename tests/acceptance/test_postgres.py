@@ -1318,7 +1318,7 @@ class Silent:
 def test_a_connection_that_says_no_more_is_lost(store):
     store.execute(Get(LEDGER, "key"))
     with session_of(store) as session:
-        session._pgconn = Silent(session._pgconn)
+        session.pgconn = Silent(session.pgconn)
     with pytest.raises(errors.StoreOutcomeUnknown):
         store.execute(charge(1))
     assert type(store.execute(Transact(()))) is Applied

@@ -77,7 +77,8 @@ class PostgresAddress(Concealed, msgspec.Struct, frozen=True):
         size = options.pop("pool_size", str(POOL_SIZE))
         threshold = options.pop("prepare_threshold", str(PREPARE_THRESHOLD))
         timeout = timeout_of(options.pop("timeout", None))
-        if schema == "" or not _counts(size) or not (threshold == "none" or threshold.isdecimal()):
+        counts = size.isdecimal() and int(size) > 0
+        if schema == "" or not counts or not (threshold == "none" or threshold.isdecimal()):
             raise InvalidOption(
                 "in a PostgreSQL URL schema= is a name, pool_size= a number from 1 on, and "
                 f"prepare_threshold= a number or none; its form is {FORM}"
@@ -129,10 +130,6 @@ class PostgresAddress(Concealed, msgspec.Struct, frozen=True):
 def connect_seconds(timeout: float) -> int:
     """Return how long to wait for a connection: the driver takes whole seconds, and at least two."""
     return max(ceil(timeout), 2)
-
-
-def _counts(text: str) -> bool:
-    return text.isdecimal() and int(text) > 0
 
 
 def _given(url: str) -> dict[str, Any]:
@@ -235,30 +232,31 @@ class AnswerTimeout(psycopg.OperationalError):
 def unreachable(error: Exception, address: PostgresAddress) -> errors.SemelError:
     """Return why there is no connection. Nothing was sent."""
     words = str(error).strip()
-    if "unsupported startup parameter" in words:
-        return _error(errors.NotPermitted, STARTUP, words, address)
     codes = [code for pattern, code in REFUSALS.items() if re.search(pattern, words)]
     code = codes[0] if codes else getattr(error, "sqlstate", None)
-    if code in MEANINGS:
-        return _error(*MEANINGS[code], words, address)
-    if isinstance(error, psycopg.errors.ConnectionTimeout | AnswerTimeout):
+    kind, advice = MEANINGS.get(str(code), (errors.StoreUnavailable, UNREACHED))
+    if "unsupported startup parameter" in words:
+        kind, advice = errors.NotPermitted, STARTUP
+    elif advice is UNREACHED and isinstance(error, psycopg.errors.ConnectionTimeout | AnswerTimeout):
         silent = SILENT.format("there was no connection", connect_seconds(address.timeout))
-        return _error(errors.StoreUnavailable, f"{silent}. It {UNREACHED}", words, address)
-    return _error(errors.StoreUnavailable, UNREACHED, words, address)
+        advice = f"{silent}. It {UNREACHED}"
+    return kind(f"PostgreSQL at {address.place}: {advice} ({words})")
+
+
+def _code(error: Exception) -> str:
+    return getattr(error, "sqlstate", None) or "08000"
 
 
 def broken(error: Exception) -> bool:
     """Return whether the connection is lost, and another may work: not if the server is silent."""
-    code = getattr(error, "sqlstate", None) or "08000"
-    return not isinstance(error, AnswerTimeout) and code.startswith(LOST_CLASSES)
+    return not isinstance(error, AnswerTimeout) and _code(error).startswith(LOST_CLASSES)
 
 
 def translated(
     error: Exception, address: PostgresAddress, round_trip: RoundTrip = NO_EFFECT
 ) -> errors.SemelError:
     """Return what an error of a round trip means."""
-    code: str = getattr(error, "sqlstate", None) or "08000"
-    words = str(error).strip()
+    code, words = _code(error), str(error).strip()
     if round_trip.undone_if_refused and code == CONDITION_FAILED:
         return ConditionFailed(words)
     lost = code.startswith(LOST_CLASSES)
@@ -269,10 +267,8 @@ def translated(
         advice = SILENT.format("it has not answered", address.timeout)
     doubtful = round_trip.partial and kind is errors.StoreUnavailable
     if doubtful or (lost and round_trip.commits):
-        return _error(
-            errors.StoreOutcomeUnknown, f"{advice}: the write may or may not be made", words, address
-        )
-    return _error(kind, advice, words, address)
+        kind, advice = errors.StoreOutcomeUnknown, f"{advice}: the write may or may not be made"
+    return kind(f"PostgreSQL at {address.place}: {advice} ({words})")
 
 
 @contextmanager
@@ -282,9 +278,3 @@ def translating(address: PostgresAddress) -> Iterator[None]:
         yield
     except DRIVER_ERRORS as error:
         raise translated(error, address) from error
-
-
-def _error(
-    kind: type[errors.SemelError], advice: str, words: str, address: PostgresAddress
-) -> errors.SemelError:
-    return kind(f"PostgreSQL at {address.place}: {advice} ({words})")

@@ -200,7 +200,6 @@ class PostgresSteps:
     def _reply(
         self, writes: Sequence[Write], sent: Iterable[int], answers: list[PostgresRows], replies: list[Any]
     ) -> None:
-        """Fill in the replies to the writes that were sent."""
         for number, [row] in zip(sent, answers, strict=True):
             replies[number] = self.plan(writes[number].table).reply(writes[number], row)
 
@@ -232,7 +231,6 @@ class PostgresSteps:
         raise contended()
 
     def _refusals(self, command: Transact) -> RoundTrips[Cancelled]:
-        """Read the items, and return what would refuse each of the writes."""
         plans, now = [self.plan(write.table) for write in command.writes], self._imposed()
         reads = [plan.get(write, now, True) for plan, write in zip(plans, command.writes, strict=True)]
         _, *answers, _ = yield RoundTrip([SNAPSHOT, *reads, COMMIT], commits=False)

@@ -19,7 +19,7 @@ from semel.core.threads import FairSemaphore, SignalSafeEvent, Waiter
 from semel.errors import StoreClosed, StoreThrottled, StoreUnavailable
 from semel.stores.postgres.address import DRIVER_ERRORS, PostgresAddress, broken, translated
 from semel.stores.postgres.interpreter import ConditionFailed, RoundTrip, RoundTrips, TransactionConflict
-from semel.stores.postgres.session import MISNAMED, AsyncSession, PostgresSession, SyncSession, Waits
+from semel.stores.postgres.session import IDLE, MISNAMED, AsyncSession, PostgresSession, SyncSession, Waits
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class PostgresPool:
         self.renewals: ConnectionGroup = self._group(address.for_renewals())
         self._clock = clock
         # If a signal takes a session from its thread, the session is closed because nothing refers to it.
-        self._open: weakref.WeakSet[PostgresSession] = weakref.WeakSet()
+        self._open: weakref.WeakValueDictionary[int, PostgresSession] = weakref.WeakValueDictionary()
 
     def _group(self, address: PostgresAddress) -> ConnectionGroup:
         return ConnectionGroup(address, self.semaphore(address.pool_size))
@@ -95,7 +95,12 @@ class PostgresPool:
         """
         group = self.renewals if RENEWING.get() else self.callers
         while True:
-            yield self._acquire(group, waiter)
+            if not (yield self._acquire(group, waiter)):
+                address = group.address
+                raise StoreThrottled(
+                    f"all {address.pool_size} connections to PostgreSQL at {address.place} were in use for "
+                    f"{address.timeout:g} s: raise pool_size in the URL"
+                )
             try:
                 return group, self.pop(group) or (yield from self._opened(group))
             except BaseException as error:
@@ -121,12 +126,12 @@ class PostgresPool:
         if self.closed:
             raise StoreClosed("the store was closed")
         session = yield from self.session_type.open(group.address)
-        self._open.add(session)
+        self._open[id(session)] = session
         return session
 
     def give(self, group: ConnectionGroup, session: PostgresSession, waiter: Waiter | None) -> None:
         """Return a session. One that is not idle is closed, and the server undoes what it began."""
-        if session.idle:
+        if session.pgconn.transaction_status == IDLE:
             group.idle.append(session)
         else:
             session.drop()
@@ -147,26 +152,14 @@ class PostgresPool:
     def drop_all(self) -> None:
         """Close every session, whatever it is doing."""
         self.close()
-        while True:
-            try:
-                sessions = list(self._open)
-                break
-            except RuntimeError:  # another thread opened one in the meantime
-                continue
-        for session in sessions:
-            session.drop()
-
-    def _exhausted(self, address: PostgresAddress) -> StoreThrottled:
-        return StoreThrottled(
-            f"all {address.pool_size} connections to PostgreSQL at {address.place} were in use for "
-            f"{address.timeout:g} s: raise pool_size in the URL"
-        )
+        for reference in self._open.valuerefs():
+            if (session := reference()) is not None:
+                session.drop()
 
     # What waits
 
     def _acquire(self, group: ConnectionGroup, waiter: Waiter | None) -> Any:
-        if not group.places.acquire(waiter, group.address.timeout):
-            raise self._exhausted(group.address)
+        return group.places.acquire(waiter, group.address.timeout)
 
     def _release(self, group: ConnectionGroup, waiter: Waiter | None) -> None:
         group.places.release(waiter)
@@ -185,12 +178,12 @@ class AsyncPostgresPool(PostgresPool):
         """Close every session."""
         self.drop_all()
 
-    async def _acquire(self, group: ConnectionGroup, _waiter: Waiter | None) -> None:
+    async def _acquire(self, group: ConnectionGroup, _waiter: Waiter | None) -> bool:
         try:
             async with asyncio.timeout(group.address.timeout if group.places.locked() else None):
-                await group.places.acquire()
+                return bool(await group.places.acquire())
         except TimeoutError:
-            raise self._exhausted(group.address) from None
+            return False
 
     def _release(self, group: ConnectionGroup, _waiter: Waiter | None) -> None:
         group.places.release()

@@ -38,12 +38,12 @@ WITH {now}, w AS (
 {reply}
 
 -- name: put
--- Write an item, whatever is there.
+-- Write an item if there is none, or one that may be written over. An addition returns what it wrote.
 WITH {now}, w AS (
     INSERT INTO {table} AS o ({columns})
     SELECT {values}
     FROM n ON CONFLICT ({key_columns}) DO UPDATE SET {set}
-    RETURNING o._bell
+    WHERE {expected} RETURNING {written}
 )
 {reply}
 
@@ -51,7 +51,7 @@ WITH {now}, w AS (
 -- Change an item that is as expected.
 WITH {now}, w AS (
     UPDATE {table} o SET {set}
-    FROM n WHERE {key} AND {expected} RETURNING o._bell
+    FROM n WHERE {key} AND {expected} RETURNING {written}
 )
 {reply}
 
@@ -59,24 +59,6 @@ WITH {now}, w AS (
 -- Remove an item that is as expected.
 WITH {now}, w AS (
     DELETE FROM {table} o USING n WHERE {key} AND {expected} RETURNING CASE o._bell WHEN 1 THEN 2 ELSE 0 END AS _bell
-)
-{reply}
-
--- name: add
--- Add to a number, or create the item with it.
-WITH {now}, w AS (
-    INSERT INTO {table} AS o ({columns})
-    SELECT {values}
-    FROM n ON CONFLICT ({key_columns}) DO UPDATE SET {set}
-    WHERE {expected} RETURNING o.*
-)
-{reply}
-
--- name: add_to_existing
--- Add to a number of an existing item.
-WITH {now}, w AS (
-    UPDATE {table} o SET {set}
-    FROM n WHERE {key} AND {expected} RETURNING o.*
 )
 {reply}
 

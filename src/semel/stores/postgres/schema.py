@@ -232,7 +232,6 @@ class PostgresSchema:
             yield Problem(f"the role may not {privilege} in {title}", grant)
 
     def _misfits(self, layout: PostgresLayout, state: SchemaState) -> Iterator[Problem]:
-        """What a table lacks, or has otherwise."""
         there = state.columns.get(layout.title)
         if there is None:
             yield Problem(f"table {layout.title} is missing", PROVISION)
@@ -310,7 +309,6 @@ def _run(connection: "psycopg.Connection[Any]", sql: str) -> None:
 
 
 def _asked(connection: "psycopg.Connection[Any]", name: str, *values: str) -> PostgresRows:
-    """Make one of the queries, and return its rows."""
     return execute_on(connection, [(QUERIES[name].encode(), list(values))])[0]
 
 
@@ -327,15 +325,12 @@ def problems(url: str, env: str, tables: Iterable[Table] = (), chosen: Iterable[
     schema = PostgresSchema(address, env, tables)
     with _connected(address) as connection:
         state = schema.state(connection)
-    optional = [(name, optional_index(name)[0]) for name in chosen]
-    return [
-        *schema.problems(state),
-        *(
-            missing_index(table, name)
-            for name, table in optional
-            if PostgresLayout(table).index_title(name) not in state.indexes
-        ),
-    ]
+    found = list(schema.problems(state))
+    for name in chosen:
+        table, _ = optional_index(name)
+        if PostgresLayout(table).index_title(name) not in state.indexes:
+            found.append(missing_index(table, name))
+    return found
 
 
 def migrate(
@@ -385,8 +380,14 @@ def choose(
     address = PostgresAddress.from_url(url)
     with _connected(address) as connection:
         _run(connection, "SET statement_timeout = 0")
-        made = [did for name in chosen for did in _make_index(connection, address.schema, name, say)]
-        return made + [did for name in dropped for did in _drop_index(connection, address.schema, name)]
+        done = [did for name in chosen for did in _make_index(connection, address.schema, name, say)]
+        for name in dropped:
+            title = PostgresLayout(optional_index(name)[0]).index_title(name)
+            qualified_title = qualified(title, address.schema)
+            if _asked(connection, "valid", qualified_title):
+                _run(connection, f"DROP INDEX CONCURRENTLY IF EXISTS {qualified_title}")
+                done.append(f"dropped index {title}")
+        return done
 
 
 def _make_index(
@@ -408,13 +409,6 @@ def _make_index(
     if _asked(connection, "analyzed", on) == [(True,)]:
         _run(connection, f"ANALYZE {on}")
     yield f"made index {title}"
-
-
-def _drop_index(connection: "psycopg.Connection[Any]", schema: str | None, name: str) -> Iterator[str]:
-    title = PostgresLayout(optional_index(name)[0]).index_title(name)
-    if _asked(connection, "valid", qualified(title, schema)):
-        _run(connection, f"DROP INDEX CONCURRENTLY IF EXISTS {qualified(title, schema)}")
-        yield f"dropped index {title}"
 
 
 def layouts_of(tables: Iterable[Table]) -> list[PostgresLayout]:

@@ -1,11 +1,10 @@
 """A session with the server: its connection, and the statements that it has prepared.
 
 Statements are executed below the driver's cursor, which decides each time whether to prepare, and sets
-itself up for results of every kind: that costs a first call a tenth of its processor time. The driver adapts
-the values and loads the rows here too. On a connection of the caller's, its cursors execute the statements.
+itself up for results of every kind: that costs a first call a tenth of its processor time.
 
-What waits is written once, for threads and for event loops, as generators. They yield what a sync session
-has waited for by then, so that `blocking` passes it back, and what an async one has still to await.
+What waits is a generator, for threads and event loops alike. It yields what a sync session has waited for,
+and what an async one has still to await.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ from semel.stores.postgres.address import DRIVER_ERRORS, AnswerTimeout, Postgres
 from semel.stores.postgres.statements import QUERIES, PostgresRows, PostgresStatement
 
 if TYPE_CHECKING:
-    from psycopg.pq.abc import PGresult
+    from psycopg.pq.abc import PGconn, PGresult
 
 T = TypeVar("T")
 Waits: TypeAlias = Generator[Any, Any, T]
@@ -43,7 +42,7 @@ Waits: TypeAlias = Generator[Any, Any, T]
 IDLE, ACTIVE, FAILED = TransactionStatus.IDLE, TransactionStatus.ACTIVE, TransactionStatus.INERROR
 GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 SYNC = ExecStatus.PIPELINE_SYNC
-AUTO = [PyFormat.AUTO] * 1000
+AUTO = PyFormat.AUTO
 
 ROLLBACK: PostgresStatement = b"ROLLBACK", None
 DEALLOCATE: PostgresStatement = b"DEALLOCATE ALL", None
@@ -87,11 +86,11 @@ class PostgresSession:
 
     def __init__(self, connection: Any, address: PostgresAddress) -> None:
         self.connection = connection
+        self.pgconn: PGconn = connection.pgconn
         self.pooled: bool = False
         """A pooler stands between: the session may be another one for each transaction."""
         self.names: dict[bytes, bytes] = {}
         """The statements that are prepared, with their names."""
-        self._pgconn = connection.pgconn
         self._address = address
         self._fileno: int = connection.fileno()
         self._transformer = Transformer(connection)
@@ -116,13 +115,8 @@ class PostgresSession:
                 raise psycopg.errors.ReadOnlySqlTransaction("the server is in recovery")
         except DRIVER_ERRORS as error:
             raise unreachable(error, address) from error
-        session.pooled = pid != session._pgconn.backend_pid
+        session.pooled = pid != session.pgconn.backend_pid
         return session
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is left of the last statement."""
-        return bool(self._pgconn.transaction_status == IDLE)
 
     def usable(self) -> bool:
         """Return whether nothing came in while it was idle: a server that ends a session says so."""
@@ -130,7 +124,7 @@ class PostgresSession:
 
     def drop(self) -> None:
         """Close it without waiting for anything."""
-        self._pgconn.finish()
+        self.pgconn.finish()
 
     def forget_names(self) -> bool:
         """Prepare everything again after a name failed; False if that was the last thing it did."""
@@ -143,8 +137,9 @@ class PostgresSession:
 
         If one fails, none after it is executed.
         """
-        pgconn, prepares = self._pgconn, self._send(statements)
+        pgconn = self.pgconn
         try:
+            prepares = self._send(statements)
             while True:
                 sending = pgconn.flush()
                 if not (yield self._wait(sending)):
@@ -167,7 +162,7 @@ class PostgresSession:
 
     def _send(self, statements: list[PostgresStatement]) -> list[bytes | None]:
         """Send statements; return for each coming result the statement that it prepares, or None for rows."""
-        pgconn, transformer = self._pgconn, self._transformer
+        pgconn, transformer = self.pgconn, self._transformer
         if self._misnamed:
             statements = [DEALLOCATE, *statements]
         if pgconn.transaction_status == FAILED:  # what failed within a transaction has left it open
@@ -185,7 +180,7 @@ class PostgresSession:
                     pgconn.send_prepare(name, sql)
                     prepares.append(sql)
             given = values or ()
-            adapted = transformer.dump_sequence(given, AUTO[: len(given)])
+            adapted = transformer.dump_sequence(given, [AUTO] * len(given))
             formats = transformer.formats
             if name is None:
                 pgconn.send_query_params(sql, adapted, transformer.types, formats, Format.BINARY)
@@ -198,7 +193,7 @@ class PostgresSession:
 
     def _has_all(self) -> bool:
         """Take the results that came; whether that is all of the round trip."""
-        pgconn, results = self._pgconn, self._results
+        pgconn, results = self.pgconn, self._results
         while not pgconn.is_busy():
             result = pgconn.get_result()
             if result is None:
@@ -257,8 +252,8 @@ class SyncSession(PostgresSession):
     def notifications(self) -> list[bytes]:
         """Wait for notifications, and return their payloads."""
         self._wait(0)
-        self._pgconn.consume_input()
-        return [notification.extra for notification in iter(self._pgconn.notifies, None)]
+        self.pgconn.consume_input()
+        return [notification.extra for notification in iter(self.pgconn.notifies, None)]
 
     def hang_up(self) -> None:
         """End the connection under the thread that waits for it."""
@@ -281,7 +276,8 @@ class AsyncSession(PostgresSession):
 
     async def _wait(self, sending: int) -> bool:
         loop = asyncio.get_running_loop()
-        ready = self._ready = loop.create_future()
+        ready: asyncio.Future[bool] = loop.create_future()
+        self._ready = ready
         timer = loop.call_later(self._address.timeout, _resolve, ready, False)
         loop.add_reader(self._fileno, _resolve, ready, True)
         if sending:

@@ -8,7 +8,6 @@ from the server would end a transaction that may be the caller's.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
-from operator import itemgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -146,15 +145,9 @@ CONVERSIONS: dict[Kind, Convert] = {
     Kind.OBJECT: packed,
     Kind.SET: array,
 }
+# To make bytes of bytes would copy them, and a result may be large.
+AS_THEY_ARE = (bytes, type(None))
 UNPACK: dict[Kind, Convert] = {Kind.OBJECT: msgspec.json.decode, Kind.SET: set}
-
-
-def conversion(kind: Kind, kept: type) -> Convert | None:
-    """Return how a value of this type is made ready to send; None if it is sent as it is."""
-    if kept is After:
-        return seconds
-    # To make bytes of bytes would copy them, and a result may be large.
-    return None if kept in (bytes, type(None)) else CONVERSIONS.get(kind)
 
 
 class WriteForm:
@@ -165,16 +158,14 @@ class WriteForm:
         self._given = 2
         self._left_out: list[int] = []
         self._texts: list[int] = []
-        self._texts_of: Callable[[list[Any]], Any] = itemgetter(slice(0))
         self._converted: list[tuple[int, Convert]] = []
 
     def add(self, kind: Kind, kept: type) -> str:
         """Send the next value, and return it as SQL: `$3`, `$4`, ..."""
-        convert = conversion(kind, kept)
-        if convert is text and kept is str:
+        if kept is str and kind is Kind.TEXT:
             self._texts.append(self._given)
-        elif convert is not None:
-            self._converted.append((self._given, convert))
+        elif kept is After or (kind in CONVERSIONS and kept not in AS_THEY_ARE):
+            self._converted.append((self._given, seconds if kept is After else CONVERSIONS[kind]))
         self._given += 1
         value = f"${self._given - len(self._left_out)}::{SENT_AS[kind]}"
         return f"(n.now + {value})" if kept is After else value
@@ -184,19 +175,12 @@ class WriteForm:
         self._left_out.append(self._given)
         self._given += 1
 
-    def finish(self, sql: bytes) -> "WriteForm":
-        """Keep the statement that all values were added for."""
-        self.sql = sql
-        if self._texts:
-            self._texts_of = itemgetter(*self._texts)
-        return self
-
     def convert(self, values: list[Any]) -> None:
         """Make values ready to send. The usual ones are checked here: a call for each would take longer."""
-        texts = "".join(self._texts_of(values))
-        if not texts.isascii() or "\0" in texts:
-            for place in self._texts:
-                text(values[place])
+        for place in self._texts:
+            value = values[place]
+            if not value.isascii() or "\0" in value:
+                text(value)
         for place, convert in self._converted:
             value = values[place]
             if convert is seconds:
@@ -273,11 +257,6 @@ class PostgresPlan:
             columns.append(column)
         return ", ".join(columns)
 
-    def _found(self, always: bool) -> str:
-        """The item in a reply to a write: one value and not many columns, since most replies have none."""
-        item = self._item("w" if always else "", named=False)
-        return f"ROW({item})" if always else f"CASE WHEN w._bell IS NULL THEN ROW({item}) END"
-
     def item(self, row: PostgresRow) -> Item | None:
         """Return the columns of a row as an item, without those that are NULL; None if there is no row."""
         if row[0] is None:
@@ -308,13 +287,14 @@ class PostgresPlan:
             asked = command.expect  # type: ignore[union-attr]
             if type(asked) is Presence:
                 how, asked = asked is ABSENT, NOTHING
-        changed, expected = tuple(map(type, changes.values())), tuple(map(type, asked.values()))
-        shape = (kind, how, type(command.key), type(sort), tuple(changes), changed, tuple(asked), expected)
+        given = (command.key, sort, *changes.values(), *asked.values())
+        shape = (kind, how, len(changes), *changes, *asked, *map(type, given))
         form = self._forms.get(shape)
         if form is None:
             form = self._forms[shape] = self._form(command, changes, asked, how)
-        key = (command.key,) if self.table.sort is None else (command.key, sort)
-        values = [now, together, *key, *changes.values(), *asked.values()]
+        values = [now, together, *given]
+        if self.table.sort is None:
+            del values[3]
         form.convert(values)
         return form.sql, values
 
@@ -331,7 +311,7 @@ class PostgresPlan:
             form.add(self._kinds[name], type(value))
         inserted = set_ = self._written(form, changes, kind is not Add or how[1])
         if kind is Add:
-            query = "add" if how[1] else "add_to_existing"
+            query = "put" if how[1] else "update"
             number_ = self._number(command.attribute, inserted)  # type: ignore[union-attr]
             by, *cap = [form.add(Kind.NUMBER, float) for _ in asked]
             total = f"coalesce(o.{quoted(number_)}, 0) + {by}"
@@ -347,15 +327,19 @@ class PostgresPlan:
                 query = "update" if how is None else "insert" if how else "put"
                 inserted = self._ending(inserted)
                 set_ = self._excluded(self._others) if query == "put" else self._nothing | inserted
-        sql = self._filled(
+        # One value and not many columns, since most replies have none.
+        found = f"ROW({self._item('w' if kind is Add else '', named=False)})"
+        found = found if kind is Add else f"CASE WHEN w._bell IS NULL THEN {found} END"
+        form.sql = self._filled(
             query,
             columns=", ".join(map(quoted, (*self.table.key, *inserted))),
             values=", ".join((*self._key_values, *inserted.values())),
             set="".join(f"{quoted(name)} = {value}, " for name, value in set_.items()) + RUNG,
             expected=expected,
-            reply=self._filled("reply", found=self._found(kind is Add)).decode(),
+            written="o.*" if kind is Add else "o._bell",
+            reply=self._filled("reply", found=found).decode(),
         )
-        return form.finish(sql)
+        return form
 
     def _written(self, form: WriteForm, changes: Item, ends: bool) -> Changes:
         """Return what a command writes to each column. The key is its own, and so may be the item's end."""
@@ -379,7 +363,6 @@ class PostgresPlan:
         return written | {self.table.expires: FOREVER}
 
     def _excluded(self, names: Iterable[str]) -> Changes:
-        """The values that were to be inserted; NULL where there were none."""
         return {name: f"EXCLUDED.{quoted(name)}" for name in names}
 
     def _number(self, name: str, written: Changes) -> str:
@@ -388,7 +371,6 @@ class PostgresPlan:
         return name
 
     def _expected(self, form: WriteForm, asked: Mapping[str, Any]) -> str:
-        """Return the comparison with what a write expects."""
         clauses = []
         for name, value in asked.items():
             kind = self._kind(name)
@@ -431,7 +413,6 @@ class PostgresPlan:
         command: Get | Watch | Write,
         now: float | None,
         together: bool = False,
-        *,
         subscribes: bool = False,
     ) -> PostgresStatement:
         """Return the statement that reads one item, and perhaps asks to be notified of the next write."""
@@ -447,6 +428,7 @@ class PostgresPlan:
 
     def query(self, query: Query, now: float | None) -> PostgresStatement:
         """Return the statement that reads a page, and one item more."""
+        form = WriteForm()
         values: list[Any] = [now, False]
         index = self.table.index(query.index)
         order = ordering(self.table, index)
@@ -454,9 +436,8 @@ class PostgresPlan:
         def sent(name: str, value: Any) -> str:
             kind = self._kind(name)
             check_kind(name, kind, value)
-            convert = conversion(kind, type(value))
-            values.append(value if convert is None else convert(value))
-            return f"${len(values)}::{SENT_AS[kind]}"
+            values.append(value)
+            return form.add(kind, type(value))
 
         asked = [f"o.{quoted(self.table.expires)} > n.now", *self._bounds(query, index, sent)]
         if query.after is not None:
@@ -467,6 +448,7 @@ class PostgresPlan:
             asked.append(f"o.{quoted(name)} = {sent(name, value)}")
             if value != USUAL.get(name, value):
                 asked.append(f"o.{UNUSUAL[name]}")
+        form.convert(values)
         values.append(str(query.limit + 1))
         direction = " DESC" if query.reverse else ""
         sql = self._filled(
@@ -508,5 +490,4 @@ class PostgresPlan:
 
 
 def _listed(row: str, names: Sequence[str], direction: str = "") -> str:
-    """Columns of a row, as SQL lists or sorts by them."""
     return ", ".join(f"{row}.{quoted(name)}{direction}" for name in names)

@@ -1,6 +1,6 @@
 """The store in a PostgreSQL database, and the store inside a transaction of the caller's."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -49,12 +49,8 @@ class Commands:
     def execute(self, command: Stored) -> Any:
         """Execute the command, and return its reply."""
         if type(command) is Watch:
-            read = self._look(command)
-            watched = place_named(command)
-            return self._watchers.watch(watched, command.seconds, lambda: self._run(read()))
-        if type(command) is Time and (known := self._time.known()) is not None:
-            return known
-        return self._replied(command, self._run(self._steps.of(command)))
+            return self._watchers.watch(*self._watched(command, self._run))
+        return self.at_once(command) or self._replied(command, self._run(self._steps.of(command)))
 
     def at_once(self, command: Stored) -> Any | None:
         """Return the time, if the server told it lately; every other reply comes over a network."""
@@ -63,12 +59,8 @@ class Commands:
     async def aexecute(self, command: Stored) -> Any:
         """Execute the command on a connection of the running loop, and return its reply."""
         if type(command) is Watch:
-            read = self._look(command)
-            watched = place_named(command)
-            return await self._watchers.awatch(watched, command.seconds, lambda: self._arun(read()))
-        if type(command) is Time and (known := self._time.known()) is not None:
-            return known
-        return self._replied(command, await self._arun(self._steps.of(command)))
+            return await self._watchers.awatch(*self._watched(command, self._arun))
+        return self.at_once(command) or self._replied(command, await self._arun(self._steps.of(command)))
 
     def _run(self, steps: RoundTrips[T]) -> T:
         raise NotImplementedError
@@ -76,12 +68,13 @@ class Commands:
     async def _arun(self, steps: RoundTrips[T]) -> T:
         raise NotImplementedError
 
-    def _look(self, command: Watch) -> Callable[[], RoundTrips[Found]]:
-        """How to read an item after the wait."""
-        return lambda: self._steps.read(command)
+    def _watched(
+        self, command: Watch, run: Callable[[RoundTrips[Found]], Any]
+    ) -> tuple[Hashable, float, Callable[[], Any]]:
+        """What is waited for, for how long, and how it is read after that."""
+        return place_named(command), command.seconds, lambda: run(self._steps.read(command))
 
     def _replied(self, _command: Any, reply: Any) -> Any:
-        """Return a reply, and do what follows it."""
         self._time.observe(reply)
         return reply
 
@@ -182,17 +175,18 @@ class PostgresStore(Commands):
             wake(self._watchers, command, reply)
         return reply
 
-    def _look(self, command: Watch) -> Callable[[], RoundTrips[Found]]:
-        """How to read an item after the wait: a waiter in vain asks to be notified of the next write."""
+    def _watched(
+        self, command: Watch, run: Callable[[RoundTrips[Found]], Any]
+    ) -> tuple[Hashable, float, Callable[[], Any]]:
+        """A waiter in vain asks to be notified of the next write."""
         self._background.listen()
         end = self._clock.monotonic() + command.seconds / 2
 
-        def look() -> RoundTrips[Found]:
+        def look() -> Any:
             in_vain = command.seconds >= WORTH_SUBSCRIBING and self._clock.monotonic() >= end
-            subscribes = in_vain and self._background.listening
-            return self._steps.read(command, subscribes)
+            return run(self._steps.read(command, in_vain and self._background.listening))
 
-        return look
+        return place_named(command), command.seconds, look
 
     # A fork
 
