@@ -95,7 +95,8 @@ class PostgresPool:
         """
         group = self.renewals if RENEWING.get() else self.callers
         while True:
-            if not (yield self._acquire(group, waiter)):
+            acquired = self._acquire(group, waiter)
+            if not (acquired is True or (yield acquired)):
                 address = group.address
                 raise StoreThrottled(
                     f"all {address.pool_size} connections to PostgreSQL at {address.place} were in use for "

@@ -11,7 +11,7 @@ import asyncio
 import selectors
 import socket
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import nullcontext, suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
@@ -43,6 +43,8 @@ IDLE, ACTIVE, FAILED = TransactionStatus.IDLE, TransactionStatus.ACTIVE, Transac
 GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 SYNC = ExecStatus.PIPELINE_SYNC
 AUTO = PyFormat.AUTO
+# What comes for one statement that is prepared.
+ROWS: list[bytes | None] = [None]
 
 ROLLBACK: PostgresStatement = b"ROLLBACK", None
 DEALLOCATE: PostgresStatement = b"DEALLOCATE ALL", None
@@ -83,6 +85,7 @@ class PostgresSession:
     """A connection of semel's own, used by one thread or task at a time."""
 
     driver: ClassVar[Any]
+    awaits: ClassVar[bool] = False
 
     def __init__(self, connection: Any, address: PostgresAddress) -> None:
         self.connection = connection
@@ -142,7 +145,10 @@ class PostgresSession:
             prepares = self._send(statements)
             while True:
                 sending = pgconn.flush()
-                if not (yield self._wait(sending)):
+                ready = self._wait(sending)
+                if self.awaits:  # else it has waited: not to yield is quicker
+                    ready = yield ready
+                if not ready:
                     raise AnswerTimeout(f"no answer within {self._address.timeout:g} s")
                 pgconn.consume_input()
                 if not sending and self._has_all():
@@ -162,15 +168,18 @@ class PostgresSession:
 
     def _send(self, statements: list[PostgresStatement]) -> list[bytes | None]:
         """Send statements; return for each coming result the statement that it prepares, or None for rows."""
-        pgconn, transformer = self.pgconn, self._transformer
+        pgconn = self.pgconn
         if self._misnamed:
             statements = [DEALLOCATE, *statements]
         if pgconn.transaction_status == FAILED:  # what failed within a transaction has left it open
             statements = [ROLLBACK, *statements]
         self._results, self._ended = [], False
         self._pipelined = len(statements) != 1 or statements[0][0] not in self.names
-        if self._pipelined:
-            pgconn.enter_pipeline_mode()
+        if not self._pipelined:
+            [(sql, values)] = statements
+            self._send_values(sql, values or (), self.names[sql])
+            return ROWS
+        pgconn.enter_pipeline_mode()
         prepares: list[bytes | None] = []
         for sql, values in statements:
             name = self.names.get(sql)
@@ -179,17 +188,18 @@ class PostgresSession:
                 if sql not in prepares:
                     pgconn.send_prepare(name, sql)
                     prepares.append(sql)
-            given = values or ()
-            adapted = transformer.dump_sequence(given, [AUTO] * len(given))
-            formats = transformer.formats
-            if name is None:
-                pgconn.send_query_params(sql, adapted, transformer.types, formats, Format.BINARY)
-            else:
-                pgconn.send_query_prepared(name, adapted, formats, Format.BINARY)
+            self._send_values(sql, values or (), name)
             prepares.append(None)
-        if self._pipelined:
-            pgconn.pipeline_sync()
+        pgconn.pipeline_sync()
         return prepares
+
+    def _send_values(self, sql: bytes, values: Sequence[Any], name: bytes | None) -> None:
+        transformer = self._transformer
+        adapted = transformer.dump_sequence(values, [AUTO] * len(values))
+        if name is None:
+            self.pgconn.send_query_params(sql, adapted, transformer.types, transformer.formats, Format.BINARY)
+        else:
+            self.pgconn.send_query_prepared(name, adapted, transformer.formats, Format.BINARY)
 
     def _has_all(self) -> bool:
         """Take the results that came; whether that is all of the round trip."""
@@ -265,6 +275,7 @@ class AsyncSession(PostgresSession):
     """A session of one event loop; any thread may drop it."""
 
     driver = psycopg.AsyncConnection
+    awaits = True
     _ready: "asyncio.Future[bool] | None" = None
 
     def drop(self) -> None:

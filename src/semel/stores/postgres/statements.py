@@ -8,6 +8,7 @@ from the server would end a transaction that may be the caller's.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -158,12 +159,14 @@ class WriteForm:
         self._given = 2
         self._left_out: list[int] = []
         self._texts: list[int] = []
+        self._texts_of: Callable[[list[Any]], Any] = itemgetter(slice(0))
         self._converted: list[tuple[int, Convert]] = []
 
     def add(self, kind: Kind, kept: type) -> str:
         """Send the next value, and return it as SQL: `$3`, `$4`, ..."""
         if kept is str and kind is Kind.TEXT:
             self._texts.append(self._given)
+            self._texts_of = itemgetter(*self._texts)
         elif kept is After or (kind in CONVERSIONS and kept not in AS_THEY_ARE):
             self._converted.append((self._given, seconds if kept is After else CONVERSIONS[kind]))
         self._given += 1
@@ -177,10 +180,10 @@ class WriteForm:
 
     def convert(self, values: list[Any]) -> None:
         """Make values ready to send. The usual ones are checked here: a call for each would take longer."""
-        for place in self._texts:
-            value = values[place]
-            if not value.isascii() or "\0" in value:
-                text(value)
+        texts = "".join(self._texts_of(values))
+        if not texts.isascii() or "\0" in texts:
+            for place in self._texts:
+                text(values[place])
         for place, convert in self._converted:
             value = values[place]
             if convert is seconds:
@@ -188,7 +191,7 @@ class WriteForm:
             elif convert is not number:
                 values[place] = convert(value)
                 continue
-            values[place] = float(value) if -EXACT <= value <= EXACT else number(value)
+            values[place] = float(value) if abs(value) <= EXACT else number(value)
         for place in reversed(self._left_out):
             del values[place]
 
