@@ -180,9 +180,12 @@ class AsyncPostgresPool(PostgresPool):
         self.drop_all()
 
     async def _acquire(self, group: ConnectionGroup, _waiter: Waiter | None) -> bool:
+        places: asyncio.Semaphore = group.places
+        if not places.locked():
+            return await places.acquire()
         try:
-            async with asyncio.timeout(group.address.timeout if group.places.locked() else None):
-                return bool(await group.places.acquire())
+            async with asyncio.timeout(group.address.timeout):
+                return await places.acquire()
         except TimeoutError:
             return False
 

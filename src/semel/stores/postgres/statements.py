@@ -315,14 +315,16 @@ class PostgresPlan:
         inserted = set_ = self._written(form, changes, kind is not Add or how[1])
         if kind is Add:
             query = "put" if how[1] else "update"
-            number_ = self._number(command.attribute, inserted)  # type: ignore[union-attr]
+            added: str = command.attribute  # type: ignore[union-attr]
+            if self._kinds.get(added) is not Kind.NUMBER or added in inserted:
+                raise UsageError(f"table {self.table.name} has no number {added!r} to add to")
             by, *cap = [form.add(Kind.NUMBER, float) for _ in asked]
-            total = f"coalesce(o.{quoted(number_)}, 0) + {by}"
+            total = f"coalesce(o.{quoted(added)}, 0) + {by}"
             expected = f"{total} <= {cap[0]}" if cap else "TRUE"
             if how[1]:  # the end of an existing item stays
                 inserted = self._ending(inserted)
                 set_ = self._excluded(name for name in set_ if name != self.table.expires)
-            inserted, set_ = inserted | {number_: by}, set_ | {number_: total}
+            inserted, set_ = inserted | {added: by}, set_ | {added: total}
         else:
             query = kind.__name__.lower()
             expected = self._expected(form, asked)
@@ -367,11 +369,6 @@ class PostgresPlan:
 
     def _excluded(self, names: Iterable[str]) -> Changes:
         return {name: f"EXCLUDED.{quoted(name)}" for name in names}
-
-    def _number(self, name: str, written: Changes) -> str:
-        if self._kinds.get(name) is not Kind.NUMBER or name in written:
-            raise UsageError(f"table {self.table.name} has no number {name!r} to add to")
-        return name
 
     def _expected(self, form: WriteForm, asked: Mapping[str, Any]) -> str:
         clauses = []
