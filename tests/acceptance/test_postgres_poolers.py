@@ -66,6 +66,18 @@ def hammer(s, ran):
     asyncio.run(tasks())
 
 
+def test_behind_pgbouncer_nobody_listens_and_nobody_tries_to(url):
+    with (
+        pooled(url, pool_mode="transaction") as address,
+        closing(PostgresStore(address, env="test", tables=TABLES)) as store,
+    ):
+        assert store.execute(Watch(THINGS, "key", 0.01)).item is None
+        assert until(lambda: not store._background._hears)
+        assert until(lambda: store._background._listener.thread is None)
+        assert store.execute(Watch(THINGS, "key", 0.01)).item is None
+        assert store._background._listener.thread is None
+
+
 @pytest.mark.situation(64)
 @pytest.mark.parametrize("mode", ["transaction", "session"])
 def test_behind_pgbouncer_every_effect_happens_once_without_any_setting(url, mode):

@@ -38,6 +38,7 @@ class BackgroundWorker:
         self._notify = notify
         self._reap = reap
         self._due = 0
+        self._hears = address.keeps_sessions
         self._lock = SignalSafeLock()
         self._session: SyncSession | None = None
         self._listener = BackgroundThread("semel-postgres", self._listen)
@@ -50,7 +51,7 @@ class BackgroundWorker:
 
     def listen(self) -> None:
         """Listen for notifications from now on, if a connection can."""
-        if self._address.keeps_sessions:
+        if self._hears:
             self._listener.start()
 
     def count_write(self, rows: int = 1) -> None:
@@ -81,7 +82,7 @@ class BackgroundWorker:
             self._reap(REAP_BATCH)
 
     def _listen(self) -> None:
-        while not self._listener.stopping.is_set():
+        while self._hears and not self._listener.stopping.is_set():
             with suppress(*DRIVER_ERRORS, SemelError):
                 session: Any = blocking(SyncSession.open(self._address))
                 with closing(session.connection):
@@ -90,6 +91,7 @@ class BackgroundWorker:
 
     def _hear(self, session: SyncSession) -> None:
         if session.pooled:
+            self._hears = False
             return
         listen = f"LISTEN {quoted(channel(self._address.schema))}".encode()
         blocking(session.execute([(listen, None)]))
