@@ -18,8 +18,8 @@ from semel.doors.http import ANYONE, Idempotency
 from semel.doors.inbox import sqs
 from semel.doors.queues.sqs_names import sqs_key
 from semel.doors.webhooks.names import hubspot_key, richpanel_key
+from semel.gate import RECORD
 from semel.gate.rules import SHADOWED
-from semel.gate.steps import RECORD
 from semel.state.counters import CHARGED
 from semel.stores.redis.plan import RedisPlan
 from semel.testing import FakeClock

@@ -6,23 +6,13 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from math import floor
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from semel import errors
-from semel.core.commands import (
-    ABSENT,
-    NOW,
-    After,
-    Delete,
-    Get,
-    Item,
-    Put,
-    Steps,
-    Write,
-    read,
-)
+from semel.core.commands import ABSENT, NOW, After, Delete, Get, Item, Put, Steps, Write, read
 from semel.core.keys import check, compile_template, part
 from semel.core.policy import Seconds, seconds
 from semel.core.realm import Realm
@@ -60,7 +50,7 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     """The word of the rule that took it, and knows how to refund it."""
 
 
-class RuleContext(msgspec.Struct, frozen=True):
+class RuleContext(msgspec.Struct):
     """What a rule of a gate can look at while it decides."""
 
     facts: dict[str, Any]
@@ -84,10 +74,8 @@ class RuleContext(msgspec.Struct, frozen=True):
 
     def counter(self, template: str) -> str:
         """The name of a counter, from its template. A shadow counts beside it, as if it had sent."""
-        return f"{self.name(template)}{SHADOWED}" if self.shadow else self.name(template)
-
-
-# Rules
+        name = self.name(template)
+        return f"{name}{SHADOWED}" if self.shadow else name
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -155,15 +143,17 @@ class QuietHours(Rule, frozen=True):
     def see(self, context: RuleContext) -> Steps[RuleResult]:
         """Look at the local time."""
         yield from ()
-        window = _window(self.start, self.end, self.zone)
-        hours = f"quiet from {self.start} to {self.end} in {self.zone}"
-        if window.holds(context.now):
-            return RuleResult(self.word, False, hours, window.ends(context.now))
-        return RuleResult(self.word, True, f"outside: {hours}")
+        return _quiet(self, floor(context.now))
 
 
-# Creating one checks its zone and its hours.
-_window = functools.lru_cache(256)(Window)
+# A busy gate asks it many times a second.
+@functools.lru_cache(256)
+def _quiet(rule: QuietHours, second: int) -> RuleResult:
+    window = Window(rule.start, rule.end, rule.zone)
+    hours = f"quiet from {rule.start} to {rule.end} in {rule.zone}"
+    if window.holds(second):
+        return RuleResult(rule.word, False, hours, window.ends(second))
+    return RuleResult(rule.word, True, f"outside: {hours}")
 
 
 class KillSwitch(Rule, frozen=True):
@@ -265,14 +255,12 @@ class Cap(Charging, frozen=True):
 
     def take(self, context: RuleContext, mark: str) -> tuple[Taken, Write]:
         """Count it, if there is room."""
-        counter, span, totals = (
-            context.counter(self.counter),
-            self.per.span(context.now),
-            context.totals[self.table.name],
-        )
+        counter, span = context.counter(self.counter), self.per.span(context.now)
+        table = self.table.name
+        totals = context.totals[table]
         end = totals.end_of(span, context.present, seconds(self.keep))
-        total = totals.adding(context.realm.name(counter), span.label, self.by, end, self.cap)
-        return Taken(counter, span.label, self.by, self.table.name, self.word), total
+        add = totals.adding(context.realm.name(counter), span.label, self.by, end, self.cap)
+        return Taken(counter, span.label, self.by, table, self.word), add
 
     def refused(self, context: RuleContext, item: Item | None, now: float) -> RuleResult:
         """Report that there was no room."""
@@ -368,16 +356,6 @@ def _is(actor: str | int, name: str) -> bool:
         return name in (text, part(text))
     except errors.InvalidKey:  # no name can be made of it
         return False
-
-
-def is_switch(reason: str) -> bool:
-    """Whether a kill switch refused."""
-    return reason.startswith(f"{KillSwitch.word}:")
-
-
-def is_shadow(result: RuleResult) -> bool:
-    """Whether the shadow refused."""
-    return result.rule == Shadow.word
 
 
 @functools.lru_cache(1024)

@@ -10,7 +10,7 @@ from semel.core.commands import Page, Query, Steps
 from semel.core.keys import is_step_of, key_in_inbox, key_of
 from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
-from semel.gate.steps import RECORD, Allowed, GateDecision
+from semel.gate import RECORD, Allowed, GateDecision
 from semel.model import Missing, Record
 from semel.ops.actions import OPERATORS
 from semel.state.journal import USED, Entry, JournalSteps

@@ -45,7 +45,7 @@ class TransactionBuilder(msgspec.Struct):
     """Whether it is committed inside a transaction of the caller's."""
     completed: list[tuple[Run, Any]] = []
     """The runs whose claims it completes, each with its result."""
-    _plans: list[PartPlan[Any]] = []
+    plans: list[PartPlan[Any]] = []
     _results: list[Any] = []
     _mark: str = ""
     _over: bool = False
@@ -56,18 +56,18 @@ class TransactionBuilder(msgspec.Struct):
             raise errors.UsageError("this transaction is over: nobody would write that any more")
         if ended is not None:
             self._mark = self._mark or ended.token
-        self._plans.append(plan)
-        return Pending(self._results, len(self._plans) - 1)
+        self.plans.append(plan)
+        return Pending(self._results, len(self.plans) - 1)
 
     def commit(self, mark: str = "") -> Steps[None]:
         """Commit everything that was added."""
         self._over = True
-        if not self._plans:
+        if not self.plans:
             return
         for run, _ in self.completed:
             run.settling = True
         try:
-            self._results += yield from commit(self._plans, mark or self._mark or self.token())
+            self._results += yield from commit(self.plans, mark or self._mark or self.token())
         except BaseException:
             for run, _ in self.completed:
                 run.settling = False
