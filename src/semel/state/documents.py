@@ -8,7 +8,7 @@ commits: a commit whose reply was lost finds its own mark, though others have wr
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -30,7 +30,6 @@ from semel.core.commands import (
     Refused,
     Steps,
     Update,
-    Write,
     read,
     write,
 )
@@ -42,6 +41,7 @@ from semel.tables import DOCUMENTS, Kind, Table
 
 T = TypeVar("T")
 D = TypeVar("D")
+R = TypeVar("R")
 Fields: TypeAlias = dict[str, Any]
 Ends: TypeAlias = dict[str, float]
 
@@ -80,6 +80,14 @@ def _fields_of(kind: Any) -> tuple[dict[str, str], list[str]]:
     return stored, [field.encode_name for field in fields if field.required]
 
 
+@lru_cache(maxsize=256)
+def _columns_of(table: Table) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The attributes of a table that are fields of its documents, and those that are sets."""
+    kinds = table.attributes
+    columns = tuple([name for name in kinds if name not in ABOUT | {table.expires}])
+    return columns, frozenset([name for name, held in kinds.items() if held is Kind.SET])
+
+
 class DocumentSteps(Generic[T]):
     """The rules of documents, as generators of commands."""
 
@@ -98,10 +106,8 @@ class DocumentSteps(Generic[T]):
         self._spans = self._own_spans(ends)
         # Other tables have owners, who read them.
         self._sealing = realm.sealing if table is DOCUMENTS and sealed else None
-        self._known = table.kinds.keys()
         self._packed = "body" in table.attributes
-        self._columns = tuple([name for name in table.attributes if name not in ABOUT | {table.expires}])
-        self._sets = frozenset([name for name, held in table.attributes.items() if held is Kind.SET])
+        self._columns, self._sets = _columns_of(table)
 
     def on(self, table: Table) -> "DocumentSteps[T]":
         """The rules in another table, whose attributes are the fields of its documents."""
@@ -130,17 +136,17 @@ class DocumentSteps(Generic[T]):
             item = self._opened(found.item)
         except ValueError as error:
             raise errors.RecordCorrupt(key, str(error)) from error
-        if not _is_sound(item):
-            raise errors.RecordCorrupt(key, "its body, ends, version or token is not what it should be")
-        return found if item is found.item else msgspec.structs.replace(found, item=item)
+        return found if item is found.item else Found(found.now, item)
 
     def _opened(self, item: Item) -> Item:
-        """An item with its body unsealed; `ValueError` says why that cannot be done."""
+        """An item with its body unsealed; `ValueError` says why it is no document."""
         kept = item.get("body")
-        if self._sealing is None or kept is None:
-            return item
-        body = self._sealing.opened(kept, self._table.name, item[self._table.partition], "body")
-        return item if body is kept else item | {"body": body}
+        if self._sealing is not None and kept is not None:
+            body = self._sealing.opened(kept, self._table.name, item[self._table.partition], "body")
+            item = item if body is kept else item | {"body": body}
+        if not _is_sound(item):
+            raise ValueError("its body, ends, version or token is not what it should be")
+        return item
 
     def _document(self, key: str, item: Item, now: float) -> Document[T]:
         fields, ends = self._living(item, now)
@@ -155,9 +161,8 @@ class DocumentSteps(Generic[T]):
         if self._kind is None:
             return fields  # type: ignore[return-value]  # a document of no class is its fields
         # An empty field is not stored.
-        empty: Fields = {
-            name: set() if name in self._sets else None for name in self._needed if name not in fields
-        }
+        missing = [name for name in self._needed if name not in fields]
+        empty = {name: set[str]() if name in self._sets else None for name in missing}
         return msgspec.convert(empty | fields, self._kind, str_keys=True)
 
     def _living(self, item: Item | None, now: float) -> tuple[Fields, Ends]:
@@ -167,7 +172,7 @@ class DocumentSteps(Generic[T]):
         body = item.get("body") or {} if self._packed else {
             name: item[name] for name in self._columns if item.get(name) is not None
         }  # fmt: skip
-        ends = {name: end for name, end in (item.get("ends") or {}).items() if name in body}
+        ends = item.get("ends") or {}
         living = {name: copied(value) for name, value in body.items() if ends.get(name, now + 1) > now}
         return living, {name: end for name, end in ends.items() if name in living}
 
@@ -188,18 +193,11 @@ class DocumentSteps(Generic[T]):
         `VersionConflict`.
         """
         fields = self._fields(value)
-        if self._kind is not None:
-            self._check(fields)
-        rewrite = self._rewrite(
-            key, ttl, subject, lambda found: (fields, self._ends(fields, found.now)), version
-        )
 
-        def plan(mark: str) -> "Steps[Part[int]]":
-            part = yield from rewrite(mark)
-            made = None if version is None else version + 1
-            return Part(part.writes, part.judge, lambda reply: made or part.result(reply).version)
+        def change(found: Found) -> tuple[Fields, Ends]:
+            return fields, self._ends(fields, found.now)
 
-        return plan
+        return self._rewrite(key, change, _version, ttl=ttl, subject=subject, version=version)
 
     def update(
         self,
@@ -227,7 +225,7 @@ class DocumentSteps(Generic[T]):
             same = {name: end for name, end in kept.items() if name in fields and old[name] == fields[name]}
             return fields, self._ends(fields, found.now) | same
 
-        return self._rewrite(key, ttl, subject, change)
+        return self._rewrite(key, change, partial(self._document, str(key)), ttl=ttl, subject=subject)
 
     def change(
         self,
@@ -251,9 +249,10 @@ class DocumentSteps(Generic[T]):
             before, kept = self._living(found.item, found.now)
             after = {name: value for name, value in (before | given).items() if value is not None}
             lasting = {name: end for name, end in kept.items() if name not in given}
-            return after, lasting | {name: found.now + span for name, span in spans.items() if name in after}
+            ends = {name: found.now + span for name, span in spans.items() if name in after}
+            return self._checked(after), lasting | ends
 
-        return self._rewrite(key, ttl, subject, change)
+        return self._rewrite(key, change, partial(self._document, str(key)), ttl=ttl, subject=subject)
 
     def delete(self, key: str | Key, *, version: int | None = None) -> Steps[bool]:
         """Delete the document; False if there is none."""
@@ -284,14 +283,13 @@ class DocumentSteps(Generic[T]):
         # One that cannot be read is reported to its readers, and does not hold up the others.
         if not _is_sound(item) or all(end > now for end in (item.get("ends") or {}).values()):
             return False
-        id = item[self._table.partition]
         try:
             living, ends = self._living(self._opened(item), now)
         except ValueError:
             return False
-        change = self._sealed(id, self._columnar(living)) | {"ends": ends or None}
         # Without a new version: no reader has seen those fields either.
-        reply = yield from write(Update(self._table, id, change, _as_found(item)))
+        change = self._columnar(living) | {"ends": ends or None}
+        reply = yield from write(self._write(item[self._table.partition], change, item))
         return type(reply) is Applied
 
     # How a change is written
@@ -299,54 +297,55 @@ class DocumentSteps(Generic[T]):
     def _rewrite(
         self,
         key: str | Key,
+        change: Callable[[Found], tuple[Fields, Ends]],
+        give: Callable[[Item, float], R],
+        *,
         ttl: Seconds,
         subject: str | None,
-        change: Callable[[Found], tuple[Fields, Ends]],
         version: int | None = None,
-    ) -> Callable[[str], Steps[Part[Document[T]]]]:
+    ) -> Callable[[str], Steps[Part[R]]]:
         """Plan to write what `change` makes of the document that is there, or to write over a version."""
         id, span, hashed = self.realm.name(key), seconds(ttl), self.realm.subject_of(subject)
 
-        def plan(mark: str) -> "Steps[Part[Document[T]]]":
+        def plan(mark: str) -> "Steps[Part[R]]":
             if version is None:
                 found = yield from self._found(str(key), id)
             else:
                 now = (yield from self.realm.now()) if self._spans else 0.0
                 found = Found(now, _at(version) if version else None)
-            fields, ends = change(found)
-            if self._kind is not None:
-                self._check(fields)
-            item = self._item(fields, ends, span, mark, hashed)
-            return self._rewrite_part(str(key), id, found, item, version)
+            there, made, refused = found.item, self._item(*change(found), span, mark, hashed), False
+            if there is not None:
+                made = _succeeding(there, made)
+
+            def on_refused(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
+                nonlocal refused
+                refused, item = True, (refusals[0] and refusals[0].item) or {}
+                if "token" in made and mark in (item.get("token") or "").split():
+                    return PartVerdict.MADE
+                if version is None:
+                    return PartVerdict.STALE
+                return errors.VersionConflict(str(key), version, _version(item))
+
+            def result(reply: Applied | None) -> R:
+                # Neither made now nor refused: it had been made before, and is what was found.
+                if reply is None and not refused and there is not None and version is None:
+                    return give(there, found.now)
+                return give(made | {self._table.expires: found.now + span}, found.now)
+
+            return Part((self._write(id, made, there),), on_refused, result)
 
         return plan
 
-    def _rewrite_part(
-        self, key: str, id: str, found: Found, change: Item, version: int | None
-    ) -> Part[Document[T]]:
-        """Write over what was found, unless that has changed meanwhile."""
-        there, mark, refused = found.item or {}, change.get("token"), False
-        if mark:
-            change["token"] = " ".join([mark, *(there.get("token") or "").split()][:REMEMBERED])
-
-        def on_refused(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
-            nonlocal refused
-            refused, item = True, (refusals[0] and refusals[0].item) or {}
-            if mark and mark in (item.get("token") or "").split():
-                return PartVerdict.MADE
-            if version is None:
-                return PartVerdict.STALE
-            return errors.VersionConflict(key, version, _version(item))
-
-        def result(reply: Applied | None) -> "Document[T]":
-            # Neither made now nor refused: it had been made before, and is what was found.
-            earlier = reply is None and not refused and found.item is not None
-            item = there if earlier else change | {"version": _version(there) + 1, self._table.expires: end}
-            return self._document(key, item, found.now)
-
-        end = found.now + change[self._table.expires].seconds
-        write = self._write(id, change, found.item)
-        return Part((write,), on_refused, result)
+    def _write(self, id: str, made: Item, there: Item | None) -> Update | Put:
+        """Write over a document as it was read, or create one."""
+        if self._sealing is not None:
+            made = made | {"body": self._sealing.object(made["body"], self._table.name, id, "body")}
+        if there is not None:
+            return Update(self._table, id, made, _as_found(there))
+        item = {name: value for name, value in made.items() if value is not None}
+        if "created_at" in self._table.attributes:
+            item["created_at"] = NOW
+        return Put(self._table, id, item, ABSENT)
 
     def _item(self, fields: Fields, ends: Ends, span: float, mark: str, hashed: str | None) -> Item:
         """The attributes that a write sets."""
@@ -355,10 +354,11 @@ class DocumentSteps(Generic[T]):
         item["ends"], item["token"] = ends or None, mark
         if hashed is not None:
             item["subject"] = hashed
-        for name in item.keys() - self._known:
+        for name in item.keys() - self._table.names:
             if name in ("subject", "ends") and item[name] is not None:
                 raise errors.UsageError(f"table {self._table.name} has no attribute {name!r} to keep that in")
             del item[name]
+        item["version"] = 1
         return item
 
     def _columnar(self, fields: Fields) -> Item:
@@ -371,29 +371,12 @@ class DocumentSteps(Generic[T]):
             )
         return {name: fields.get(name) for name in self._columns}
 
-    def _sealed(self, id: str, change: Item) -> Item:
-        if self._sealing is None:
-            return change
-        return change | {"body": self._sealing.object(change["body"], self._table.name, id, "body")}
-
-    def _write(self, id: str, change: Item, there: Item | None) -> Write:
-        """Write over a document as it was read, or create one."""
-        change = self._sealed(id, change) | {"version": 1 if there is None else _version(there) + 1}
-        if there is not None:
-            return Update(self._table, id, change, _as_found(there))
-        if "created_at" in self._table.attributes:
-            change["created_at"] = NOW
-        item = {name: value for name, value in change.items() if value is not None}
-        return Put(self._table, id, item, ABSENT)
-
     # Values as they are stored
 
     def _own_spans(self, ends: Mapping[str, Seconds] | None) -> dict[str, float]:
-        return {self._stored(name): seconds(span) for name, span in (ends or {}).items()}
+        return {self._stored(name): seconds(span) for name, span in ends.items()} if ends else {}
 
     def _ends(self, fields: Fields, now: float) -> Ends:
-        if not self._spans:
-            return {}
         return {name: now + span for name, span in self._spans.items() if name in fields}
 
     def _stored(self, name: str) -> str:
@@ -404,13 +387,15 @@ class DocumentSteps(Generic[T]):
             raise errors.UsageError(f"{self._kind.__name__} has no field {name!r}; it has {known}")
         return name
 
-    def _check(self, fields: Fields) -> None:
+    def _checked(self, fields: Fields) -> Fields:
         """Refuse fields that could not be read again as an object."""
+        if self._kind is None:
+            return fields
         try:
             self._value(fields)
         except Exception as error:  # a class's own checks may raise anything
-            name = getattr(self._kind, "__name__", "document")
-            raise errors.UsageError(f"what is to be written is no {name}: {error}") from error
+            raise errors.UsageError(f"what is to be written is no {self._kind.__name__}: {error}") from error
+        return fields
 
     def _fields(self, value: Any) -> Fields:
         """The fields of a whole document, without those that are None or an empty set."""
@@ -419,7 +404,7 @@ class DocumentSteps(Generic[T]):
         elif type(value) is not dict and not isinstance(value, Mapping):
             wanted = "a dict" if self._kind is None else f"a {self._kind.__name__} or a dict"
             raise errors.UsageError(f"a document is {wanted}, not {type(value).__name__}")
-        return {name: one for name, one in self._given(value).items() if one is not None}
+        return self._checked({name: one for name, one in self._given(value).items() if one is not None})
 
     def _given(self, fields: Mapping[str, Any]) -> Fields:
         """Fields in the types that tables keep: JSON's, and sets where the table has them."""
@@ -430,7 +415,8 @@ class DocumentSteps(Generic[T]):
             if not isinstance(name, str):
                 raise errors.UsageError(f"a field is named by a text, not by {name!r}")
             stored = self._stored(name) if typed else name
-            made = plain(name, value, typed=typed)
+            known = type(value) is str and value.isascii()  # as most, and plain already
+            made = value if known else plain(name, value, typed=typed)
             given[stored] = _set(name, made) if stored in self._sets and made is not None else made
         return given
 
@@ -446,7 +432,15 @@ def _as_found(item: Item) -> Item:
     return expect | {"token": item["token"]} if isinstance(item.get("token"), str) else expect
 
 
-def _version(item: Item) -> int:
+def _succeeding(there: Item, made: Item) -> Item:
+    """The attributes that a write over this document sets."""
+    token = {}
+    if "token" in made:
+        token["token"] = " ".join([made["token"], *(there.get("token") or "").split()][:REMEMBERED])
+    return made | token | {"version": _version(there) + 1}
+
+
+def _version(item: Item, _now: float = 0.0) -> int:
     return int(item.get("version") or 0)
 
 
