@@ -44,6 +44,7 @@ from semel.gate.rules import (
     VaryingFact,
 )
 from semel.state.counters import CounterSteps
+from semel.state.journal import Entry
 from semel.state.switches import SwitchSteps
 from semel.state.transaction import Parts, Rules, TransactionBuilder
 from semel.tables import COUNTERS, LEDGER
@@ -381,8 +382,8 @@ class GateSteps:
         trace: dict[str, Any] = {"action": question.key, "allowed": decision.allowed}
         if isinstance(decision, Refused):
             trace |= {"reason": decision.reason, "not_before": decision.not_before}
-        journal = self._rules.journal
-        return journal.append_plain(question.name(owner), trace, question.now, subject=question.subject)
+        entry = Entry(question.name(owner), "", question.now, trace)
+        return self._rules.journal.append_entry(entry, subject=question.subject)
 
     def _learn(
         self, question: _Question, record: WriteRefused | None, *charges: WriteRefused | None

@@ -71,10 +71,9 @@ class CounterSteps:
     def __init__(self, realm: Realm, table: Table = COUNTERS) -> None:
         self.realm = realm
         self._table = table
-        updated = [name for name in ("updated_at", "updatedAt") if name in table.attributes]
-        if not updated or table.sort is None:
+        self._updated = "updated_at" if "updated_at" in table.attributes else "updatedAt"
+        if self._updated not in table.attributes or table.sort is None:
             raise errors.UsageError(f"table {table.name} keeps no totals by period")
-        self._updated = updated[0]
 
     def on(self, table: Table) -> "CounterSteps":
         """The rules on another table of totals by period; only `add` and `look` are for such a one."""
@@ -106,10 +105,7 @@ class CounterSteps:
         refunded = ""  # the charge under this token that was refunded, and is replaced
 
         def plan(mark: str) -> "Steps[Part[Charged]]":
-            nonlocal refunded
-            now = yield from self.realm.now()
-            span = per.span(now if at is None else moment_of(at))
-            yield from self.clear(name, span, now, kept)
+            now, span = yield from self._period(name, per, kept, at)
             # Replacing a charge of this very commit, which another worker has refunded, takes another name.
             id = f"{refunded}+" if refunded.startswith(mark) else mark
             charged = Charged(str(counter), span.label, token, by, id, span.end)
@@ -146,11 +142,10 @@ class CounterSteps:
         """Refund a charge, once; False if it no longer exists."""
         name, entry = self.realm.name(charge.counter), CHARGED + charge.token
         made: Item = {"token": charge.id, "by": charge.by, "period": charge.period}
-        charged, given_back = made | {"state": "charged"}, made | {"state": "refunded"}
-        writes = (
-            Update(self._table, name, {"state": "refunded", "updated_at": NOW}, charged, entry),
-            self.adding(name, charge.period, -charge.by),
-        )
+        given_back = made | {"state": "refunded"}
+        change = {"state": "refunded", "updated_at": NOW}
+        update = Update(self._table, name, change, made | {"state": "charged"}, entry)
+        writes = update, self.adding(name, charge.period, -charge.by)
         refunded = True
         self._refuse_totals_only()
 
@@ -184,13 +179,18 @@ class CounterSteps:
         at: Moment | None = None,
     ) -> Steps[Tally]:
         """Count this much, without a token and without a cap. A retry is counted again."""
-        now = yield from self.realm.now()
-        span = per.span(now if at is None else moment_of(at))
         name, kept = self.realm.name(counter), seconds(keep)
-        yield from self.clear(name, span, now, kept)
+        now, span = yield from self._period(name, per, kept, at)
         # Not sent again if its reply was lost: that would count twice.
         reply: Applied = yield self.adding(name, span.label, amount(by), self.end_of(span, now, kept))
-        return self._tally(str(counter), span, reply.item, None)
+        return _tally(str(counter), span, reply.item)
+
+    def _period(self, name: str, per: Period, keep: float, at: Moment | None) -> Steps[tuple[float, Span]]:
+        """The present, and the period that is counted in, without an expired total."""
+        now = yield from self.realm.now()
+        span = per.span(now if at is None else moment_of(at))
+        yield from self.clear(name, span, now, keep)
+        return now, span
 
     def adding(
         self, name: str, period: str, by: int, end: float | None = None, cap: int | None = None
@@ -227,11 +227,7 @@ class CounterSteps:
         """The state of a counter: read from the store itself, never from a replica."""
         span = per.span((yield from self.realm.now(at)))
         found = yield from read(Get(self._table, self.realm.name(counter), span.label))
-        return self._tally(str(counter), span, found.item, cap)
-
-    def _tally(self, counter: str, span: Span, item: Item | None, cap: int | None) -> Tally:
-        used = 0 if item is None else item.get("count", 0)
-        return Tally(counter, span.label, used, span.end, cap)
+        return _tally(str(counter), span, found.item, cap)
 
     def _refuse_totals_only(self) -> None:
         if self._table is not COUNTERS:
@@ -239,6 +235,10 @@ class CounterSteps:
                 f"table {self._table.name} keeps totals only, and no tokens: use add() and look() there, "
                 "or charge semel's own counters"
             )
+
+
+def _tally(counter: str, span: Span, item: Item | None, cap: int | None = None) -> Tally:
+    return Tally(counter, span.label, 0 if item is None else item.get("count", 0), span.end, cap)
 
 
 def _earlier(charged: Charged, item: Item, kept: float) -> Charged:

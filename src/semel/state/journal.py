@@ -200,32 +200,24 @@ class JournalSteps:
         key = None if key is None else check(key)
         self._check(key, id, actor, subject)
         actor = str(actor) if self._book.remembers and actor is not None else actor
-        return self.append_plain(owner, content, at, actor, key, id, ttl, subject)
+        moment = None if at is None else moment_of(at)
+        return self.append_entry(
+            Entry(check(owner), "" if id is None else id, moment, content, actor, key), ttl, subject
+        )
 
-    def append_plain(  # noqa: PLR0917 - as they are passed to `append`
-        self,
-        owner: str | Key,
-        body: dict[str, Any],
-        at: Moment | None = None,
-        actor: str | int | None = None,
-        key: str | None = None,
-        id: int | None = None,
-        ttl: Seconds = TTL,
-        subject: str | None = None,
-    ) -> PartPlan[Entry]:
-        """Append an entry whose values are known to be what the table keeps."""
-        name, span, hashed = self.realm.name(owner), seconds(ttl), self.realm.subject_of(subject)
-        content, found = self.realm.redacted(body), list[Entry]()
+    def append_entry(self, new: Entry, ttl: Seconds = TTL, subject: str | None = None) -> PartPlan[Entry]:
+        """Append an entry whose values are known to be what the table keeps, and give it an id and a time."""
+        name, span, hashed = self.realm.name(new.owner), seconds(ttl), self.realm.subject_of(subject)
+        if new.at is not None and not 0 <= new.at <= LAST:
+            raise errors.InvalidOption(f"{new.at:.0f} is no moment of our time, in seconds since the epoch")
+        content, found = self.realm.redacted(new.body), list[Entry]()
 
         def plan(mark: str) -> "Steps[Part[Entry]]":
             if found:
                 return (yield from self._standing(name, found[-1]))
-            moment = (yield from self.realm.now()) if at is None else moment_of(at)
-            if not 0 <= moment <= LAST:
-                raise errors.InvalidOption(
-                    f"{moment:.0f} is no moment of our time, in seconds since the epoch"
-                )
-            entry = Entry(str(owner), self._id(moment, key, id), moment, content, actor, key)
+            moment = (yield from self.realm.now()) if new.at is None else new.at
+            id = self._id(moment, new.key) if new.id == "" else new.id
+            entry = Entry(new.owner, id, moment, content, new.actor, new.key)
             item = self._item(name, entry, mark)
             if hashed is not None:
                 item["subject"] = hashed
@@ -234,7 +226,7 @@ class JournalSteps:
             return self._entry_part(name, entry, item, mark, found)
 
         # A moment of the caller's depends on nothing that the transaction reads.
-        return TimedPlan(plan) if at is None else plan
+        return TimedPlan(plan) if new.at is None else plan
 
     def _standing(self, name: str, entry: Entry) -> Steps[Part[Entry]]:
         """Return the entry that is there under a key; what it says may have been forgotten."""
@@ -259,9 +251,7 @@ class JournalSteps:
         if subject is not None and "subject" not in self._has:
             raise errors.UsageError(f"{table} has no attribute for a subject")
 
-    def _id(self, moment: float, key: str | None, id: int | None) -> str | int:
-        if id is not None:
-            return id
+    def _id(self, moment: float, key: str | None) -> str:
         return f"{_iso(moment)}#{key}" if self._book.ids == "time" else self._ids.make(moment)
 
     def _item(self, name: str, entry: Entry, mark: str) -> Item:

@@ -1,17 +1,16 @@
 """Messages that were accepted and wait to be handled: lanes, retries and dead letters.
 
-They wait in lanes. A group has a lane, in which its messages stand in the order of their ids, and these are
-made from the store's time; a message without a group has a lane of its own, which it shares with its
-duplicates. A worker enters the lane of a group before it handles its messages, and no other worker is in it
-meanwhile. That each message is handled once is the ledger's business, under a key made of the mailbox's name
-and the message's key; removing one twice is no error.
+A group has a lane, in which its messages stand in the order of their ids, which are made from the store's
+time; a message without a group has a lane of its own, which it shares with its duplicates. One worker at a
+time is in the lane of a group. That each message is handled once is the ledger's business, under a key made
+of the mailbox's name and the message's key; removing one twice is no error.
 
 Lanes are spread over shards, as `shards` says: each shard is a partition of the store.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -25,6 +24,7 @@ from semel.core.commands import (
     Applied,
     Cancelled,
     Delete,
+    Found,
     Get,
     Item,
     Page,
@@ -73,6 +73,7 @@ BEYOND_DIGITS = "g"
 DIGITS = 20
 
 _anything = decoder_for(Any)
+_entry = itemgetter("entry")
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -99,17 +100,14 @@ class Letter(msgspec.Struct, frozen=True):
 
     id: str
     lane: str
-    """Where it waits."""
     key: str
     group: str | None
     attempts: int
-    """How often it was tried and failed."""
     not_before: float
     """It failed, and is not tried again before this moment."""
     at: float
     """When it was accepted, or dead-lettered."""
     error: str
-    """Why it failed last."""
     body: Body
     subject: str | None = None
     """The keyed hash of the person that it is about."""
@@ -148,7 +146,6 @@ class Lanes(msgspec.Struct, frozen=True):
     ended: bool
     """Whether there are no more in this shard."""
     shards: int
-    """The number of shards."""
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -174,7 +171,6 @@ class Counted(msgspec.Struct, frozen=True):
     oldest: float | None = None
     """When the oldest of them was accepted, or dead-lettered."""
     now: float = 0.0
-    """The store's time."""
     after: str | None = None
     """Where counting continues; None at the end."""
 
@@ -249,28 +245,30 @@ class MailboxSteps:
 
     def put(self, messages: Sequence[Message]) -> Steps[None]:
         """Accept messages: once this returns, they are stored."""
-        sealed = [(message, self.sealed(message)) for message in map(checked, messages)]
+        items = [(message.lane, self._new(message)) for message in map(checked, messages)]
         shards, now = yield from self.shards.now()
-        made = [(message.group, self._put(message, body, now, shards)) for message, body in sealed]
+        made = []
+        for lane, item in items:
+            item["at"] = at = self._latest.at_least(now)
+            put = Put(INBOX, self._home(shards, lane, at), item, sort=f"{lane}.{ULIDS.make(at)}")
+            made.append((item["group"], put))
         for puts in _in_turn(made):
             yield from write(puts[0]) if len(puts) == 1 else write_each(puts)
 
-    def _put(self, message: Message, body: Body, now: float, shards: Shards) -> Put:
-        at = self._latest.at_least(now)
+    def _new(self, message: Message) -> Item:
         hashed = self.realm.subject_of(message.subject)
-        item = self._item(message.key, message.group, body, hashed)
-        item |= {"at": at, "expires_at": After(self.ttl)}
-        return Put(INBOX, self._home(shards, message.lane, at), item, sort=f"{message.lane}.{ULIDS.make(at)}")
+        return self._item(message.key, message.group, self.sealed(message), hashed)
 
     def _item(self, key: str, group: str | None, body: Body, hashed: str | None) -> Item:
         item: Item = {"key": key, "group": group, "body": body.data, "encoding": body.encoding, "attempts": 0}
+        item["expires_at"] = After(self.ttl)
         # Erasing a subject completes the record of each message, and knows no inbox.
         return item if hashed is None else item | {"subject": hashed, "record": self.record_key(key)}
 
     def sealed(self, message: Message) -> Body:
         """The body of a message as it is stored: encrypted if the ledger encrypts."""
         self.record_key(message.key)  # which may be too long
-        encoded = self._codec.encode(message.body, self._identity(message.key))
+        encoded = self._codec.encode(message.body, f"{self._name}:{message.key}")
         if encoded.problem is not None:
             raise errors.MessageRefused(f"message {message.key!r} cannot be kept: {encoded.problem}")
         return encoded.body
@@ -278,16 +276,12 @@ class MailboxSteps:
     def unsealed(self, key: str, body: Body) -> Any:
         """What a message says; `MessageUnreadable` if that cannot be read."""
         try:
-            return self._codec.decode(body, _anything, self._identity(key))
+            return self._codec.decode(body, _anything, f"{self._name}:{key}")
         except (errors.ResultUnreadable, errors.ResultNotKept) as error:
             raise errors.MessageUnreadable(
                 f"message {key!r} cannot be read ({error.reason}): connect with the encryption that it was "
                 "put in with, and redrive it"
             ) from error
-
-    def _identity(self, key: str) -> str:
-        """What the body of a message is bound to."""
-        return f"{self._name}:{key}"
 
     # Looking
 
@@ -334,11 +328,11 @@ class MailboxSteps:
         for partition in partitions:
             begin = None if after is None else cursor(INBOX, {INBOX.partition: partition, "entry": after})
             pages.append((yield Query(INBOX, partition, *bounds, limit=limit, after=begin)))
-        items = sorted((item for page in pages for item in page.items), key=_entry)
+        items = sorted([item for page in pages for item in page.items], key=_entry)
         # Behind the end of one page there may be more that come before what another has.
         ends = [str(place_of(INBOX, page.after)[1]) for page in pages if page.after is not None]
         known = [item for item in items if not ends or _entry(item) <= min(ends)][:limit]
-        following = None
+        following: str | None = None
         if ends or len(known) < len(items):
             following = _entry(known[-1]) if known else min(ends)
         return Letters(tuple(map(self._letter, known)), pages[-1].now, following)
@@ -353,19 +347,18 @@ class MailboxSteps:
         first = shards.home(start or stop, now) if start or stop else 0
         around = self.shards.partitions((first + each) % shards.number for each in range(shards.number))
         page = yield from self._walk(around, low, high, limit=limit, after=after)
-        return Letters(tuple(map(_letter, page.items)), page.now, page.after)
+        return Letters(tuple(map(self._letter, page.items)), page.now, page.after)
 
     def survey(self, most: int = COUNTED) -> Steps[Survey]:
         """How much waits, counted up to a limit."""
         every, wanted = (yield from self._everywhere()), ("at", "not_before", "expires_at")
         page = yield from self._walk(every, GROUP, limit=most, only=wanted)
-        places = [(item["entry"].partition("."), item) for item in page.items]
-        waiting = [(name, item) for (name, dot, _), item in places if dot]
+        waiting = [item for item in page.items if "." in item["entry"]]
         lanes: dict[str, float] = {}
-        for name, item in waiting:
-            lanes.setdefault(name, item.get("not_before") or 0.0)
+        for item in waiting:
+            lanes.setdefault(item["entry"].partition(".")[0], item.get("not_before") or 0.0)
         resting = sum(until > page.now for until in lanes.values())
-        oldest = min((item.get("at") or page.now for _, item in waiting), default=None)
+        oldest = min((item.get("at") or page.now for item in waiting), default=None)
         entered = len(page.items) - len(waiting)
         return Survey(len(waiting), oldest, len(lanes), resting, entered, more=page.after is not None)
 
@@ -444,15 +437,14 @@ class MailboxSteps:
         # It expires as any item does, if its worker does not renew it in time.
         mark: Item = {"key": token, "expires_at": After(lease)}
         reply = yield from write(Put(INBOX, self.shards.partition(home), mark, ABSENT, sort=lane))
-        there = reply.item if isinstance(reply, Refused) else None
-        if isinstance(reply, Refused) and (there is None or there["key"] != token):
-            return _left(there, reply.now)
+        if isinstance(reply, Refused) and (reply.item is None or reply.item["key"] != token):
+            return _left(reply)
         # A worker that is in it by another number of shards looks here as well: one of the two gives way.
         for other in others:
             found = yield from read(Get(INBOX, self.shards.partition(other), sort=lane))
             if found.item is not None and found.item["key"] != token:
                 yield from self.leave((), lane, token)
-                return _left(found.item, found.now)
+                return _left(found)
         return 0.0
 
     def stay(self, lanes: Mapping[str, str], lease: float) -> Steps[tuple[str, ...]]:
@@ -515,8 +507,10 @@ class MailboxSteps:
             yield from self._ledger.forget(name)
 
     def _move(self, letter: Letter, start: str, to: str, more: Item) -> Steps[bool]:
-        item = self._item(letter.key, letter.group, letter.body, letter.subject) | more
-        item["expires_at"], where = After(self.ttl), letter.partition
+        item, where = (
+            self._item(letter.key, letter.group, letter.body, letter.subject) | more,
+            letter.partition,
+        )
         move = Transact((Delete(INBOX, where, sort=start), Put(INBOX, where, item, sort=to)))
         try:
             reply: Applied | Cancelled = yield move
@@ -528,16 +522,25 @@ class MailboxSteps:
 
     def _error_text(self, letter: Letter, error: str) -> str:
         text = self.realm.events.scrubbed(error, MAX_ERROR_TEXT)
-        return self.realm.sealing.text(text, *self._place(letter.key))
-
-    def _place(self, key: str) -> tuple[str, ...]:
-        return INBOX.name, self._name, key, "error"
+        return self.realm.sealing.text(text, INBOX.name, self._name, letter.key, "error")
 
     def _letter(self, item: Item) -> Letter:
-        """A message with its error unsealed, or with why that cannot be read."""
-        letter = _letter(item)
-        error = self.realm.sealing.opened_text(letter.error, *self._place(letter.key))
-        return letter if error is letter.error else msgspec.structs.replace(letter, error=error)
+        key, group = item.get("key") or "", item.get("group")
+        lane, _, id = item["entry"].rpartition(".")
+        return Letter(
+            id,
+            lane_of(key, group) if lane == DEAD else lane,
+            key,
+            group,
+            int(item.get("attempts") or 0),
+            item.get("not_before") or 0.0,
+            item.get("at") or 0.0,
+            # Unsealed, or why that cannot be read.
+            self.realm.sealing.opened_text(item.get("error") or "", INBOX.name, self._name, key, "error"),
+            Body(item.get("body"), item.get("encoding") or ""),
+            item.get("subject"),
+            item[INBOX.partition],
+        )
 
     def open(self, letter: Letter) -> Message:
         """The message that waits, for its handler."""
@@ -552,37 +555,14 @@ def _in_turn(puts: Iterable[tuple[str | None, Put]]) -> Iterable[list[Put]]:
     A store makes the writes of a batch in any order, and a worker may look in between.
     """
     turns: dict[int, list[Put]] = {}
-    met: Counter[str] = Counter()
+    met: dict[str | None, int] = {}
     for group, put in puts:
-        turns.setdefault(0 if group is None else met[group], []).append(put)
-        if group is not None:
-            met[group] += 1
+        turn = met.get(group, 0)
+        turns.setdefault(turn, []).append(put)
+        met[group] = 0 if group is None else turn + 1
     return turns.values()
 
 
-def _letter(item: Item) -> Letter:
-    key, group = item.get("key") or "", item.get("group")
-    lane, _, id = item["entry"].rpartition(".")
-    return Letter(
-        id=id,
-        lane=lane_of(key, group) if lane == DEAD else lane,
-        key=key,
-        group=group,
-        attempts=int(item.get("attempts") or 0),
-        not_before=item.get("not_before") or 0.0,
-        at=item.get("at") or 0.0,
-        error=item.get("error") or "",
-        body=Body(item.get("body"), item.get("encoding") or ""),
-        subject=item.get("subject"),
-        partition=item[INBOX.partition],
-    )
-
-
-def _entry(item: Item) -> str:
-    entry: str = item["entry"]
-    return entry
-
-
-def _left(mark: Item | None, now: float) -> float:
+def _left(mark: Refused | Found) -> float:
     """How long another worker may be in a lane, by its mark."""
-    return max(0.001, 0.0 if mark is None else mark["expires_at"] - now)
+    return max(0.001, 0.0 if mark.item is None else mark.item["expires_at"] - mark.now)

@@ -75,7 +75,7 @@ class Shards(msgspec.Struct, frozen=True):
 
     def homes(self, lane: str) -> tuple[int, ...]:
         """The shards where messages of a lane may be."""
-        return tuple(dict.fromkeys(shard_of(lane, division.number) for division in self.divisions))
+        return tuple(dict.fromkeys([shard_of(lane, division.number) for division in self.divisions]))
 
     def raised(self, number: int, now: float) -> "Shards":
         """The same with a higher number, announced now."""
