@@ -417,16 +417,7 @@ class Semel:
         span = TTL if ttl is None else ttl
         # One for all objects of a name: the order of messages does not depend on who puts them in.
         latest = self._shared.latest.setdefault(self._realm.name(name), LatestMoment())
-        steps = MailboxSteps(
-            self._realm,
-            self.ledger.steps,
-            self._shared.codec,
-            name,
-            ttl=span,
-            shards=shards,
-            shared=shared,
-            latest=latest,
-        )
+        steps = MailboxSteps(self.ledger.steps, name, ttl=span, shards=shards, shared=shared, latest=latest)
         return Mailbox(steps, self.store)
 
     def gate(self, *rules: "Rule", ttl: Seconds = DAY, trace: str | None = None) -> "Gate":

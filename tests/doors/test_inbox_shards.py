@@ -204,11 +204,7 @@ def test_a_number_is_raised_by_whoever_names_a_higher_one_and_holds_for_all(offi
 
 
 def test_of_two_who_raise_it_at_once_neither_undoes_the_other(office):
-    realm = office.box.steps.realm
-    made = [
-        MailboxSteps(realm, office.s.ledger.steps, office.s.ledger.steps.codec, "in", shards=shards)
-        for shards in (3, 8, 5)
-    ]
+    made = [MailboxSteps(office.s.ledger.steps, "in", shards=shards) for shards in (3, 8, 5)]
     _side_by_side(office.s.store, [steps.put([Message("x", 0)]) for steps in made])
     assert shards_of(office).number == 8
     assert office.waiting == 3

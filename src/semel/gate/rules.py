@@ -98,8 +98,9 @@ class Charging(Rule, frozen=True):
 
     @property
     def charged(self) -> Table:
-        """The table that counts what was taken."""
-        return COUNTERS
+        """The table that counts what was taken: its `table`, if it has one."""
+        table: Table = getattr(self, "table", COUNTERS)
+        return table
 
     def title(self, context: RuleContext) -> str:
         """The name of this rule in records."""
@@ -125,7 +126,8 @@ class Charging(Rule, frozen=True):
     @classmethod
     def describe(cls, taken: Taken) -> str:
         """What was taken, for people."""
-        return f"{cls.word} {taken.counter}"
+        counted = f"{taken.by} of {taken.counter} in {taken.entry}"
+        return counted if taken.by else f"{cls.word} {taken.counter}"
 
 
 class QuietHours(Rule, frozen=True):
@@ -201,10 +203,11 @@ class FastConversation(Rule, frozen=True):
     def see(self, context: RuleContext) -> Steps[RuleResult]:
         """Read the latest entries of the conversation."""
         journal = JournalSteps(context.realm, self.book)
-        signs = yield from journal.recent(context.name(self.owner), self.look)
+        seen = (yield from journal.recent(context.name(self.owner), self.look)).entries
         me, span = context.name(self.actor), seconds(self.within)
         since = context.now - span
-        others = [at for actor, at in signs if actor is not None and not _is(actor, me) and at >= since]
+        named = [(one.at, one.actor) for one in seen if one.at is not None and one.actor is not None]
+        others = [at for at, actor in named if at >= since and not _is(actor, me)]
         saw = f"{len(others)} messages of others in {span:g} s"
         if len(others) < self.messages:
             return RuleResult(self.word, True, saw)
@@ -230,11 +233,6 @@ class Cap(Charging, frozen=True):
         if amount(self.by) > amount(self.cap):
             raise errors.InvalidOption(f"by={self.by} is more than cap={self.cap}: nothing would ever pass")
         seconds(self.keep)
-
-    @property
-    def charged(self) -> Table:
-        """The table that counts what was taken."""
-        return self.table
 
     def title(self, context: RuleContext) -> str:
         """The name of this rule in records."""
@@ -271,11 +269,6 @@ class Cap(Charging, frozen=True):
     def give_back(cls, taken: Taken, token: str, table: Table, realm: Realm) -> Write:  # noqa: ARG003
         """Subtract it from the total of its period; the record of the decision makes sure that it is once."""
         return CounterSteps(realm, table).adding(realm.name(taken.counter), taken.entry, -taken.by)
-
-    @classmethod
-    def describe(cls, taken: Taken) -> str:
-        """What was taken, for people."""
-        return f"{taken.by} of {taken.counter} in {taken.entry}"
 
 
 class Cooldown(Charging, frozen=True):
@@ -362,8 +355,4 @@ def _is(actor: str | int, name: str) -> bool:
 def _renderer(template: str) -> Callable[[dict[str, Any]], str]:
     if not {"{", "}"} & set(template):
         return lambda _: check(template)  # one for all actions
-    return compile_template(template, inspect.signature(_facts))
-
-
-def _facts(**facts: Any) -> None:
-    """The facts of an action."""
+    return compile_template(template, inspect.signature(lambda **facts: facts))

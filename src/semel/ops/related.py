@@ -170,7 +170,7 @@ class RelatedSteps:
     # The inbox, and the journals
 
     def _message(self, name: str, key: str) -> Steps[tuple[StoryMessage, ...]]:
-        box = MailboxSteps(self._journal.realm, self._ledger, self._ledger.codec, name)
+        box = MailboxSteps(self._ledger, name)
         found = yield from box.find(key)
         if found is None:
             return ()

@@ -8,7 +8,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -30,8 +30,6 @@ USED = "key:"
 
 # The last second that a date can be written of: a later moment is meant to be in milliseconds.
 LAST = 253402300799.0
-
-Sign: TypeAlias = tuple[str | int | None, float]
 
 
 # ULIDs
@@ -55,13 +53,13 @@ class Ulids:
 
     def reset_after_fork(self) -> None:
         """Forget what was made: a child that counted on would make the ids of its parent."""
-        self._lock = SignalSafeLock()
+        self.lock = SignalSafeLock()
         self._last: OrderedDict[int, int] = OrderedDict()
 
     def make(self, at: float) -> str:
         """Make an id for an event of this moment."""
         moment = milliseconds(at)
-        with self._lock:
+        with self.lock:
             last = self._last.get(moment)
             # One bit less than there is room for: counting on from there does not run over.
             number = last + 1 if last is not None else int.from_bytes(os.urandom(10)) >> 1
@@ -231,7 +229,7 @@ class JournalSteps:
     def _standing(self, name: str, entry: Entry) -> Steps[Part[Entry]]:
         """Return the entry that is there under a key; what it says may have been forgotten."""
         found = yield from read(Get(self._table, name, entry.id))
-        there = entry if found.item is None else self._entry(entry.owner, found.item)
+        there = entry if found.item is None else self._entry(found.item)
         return Part((), unrefusable, lambda _: there)
 
     def _check(self, key: str | None, id: int | None, actor: str | int | None, subject: str | None) -> None:
@@ -297,7 +295,7 @@ class JournalSteps:
             if book.remembers and "entry" in first:
                 found.append(msgspec.structs.replace(entry, id=first["entry"], at=first["at"]))
                 return PartVerdict.STALE  # it is read
-            known = self._entry(entry.owner, there)
+            known = self._entry(there)
             return PartVerdict.STANDS
 
         # Asked for again, an id is drawn again, and a time is another one by then.
@@ -312,7 +310,7 @@ class JournalSteps:
         if self._book.remembers and isinstance(id, str) and id.startswith(USED):
             return None
         found = yield from read(Get(self._table, name, id))
-        return None if found.item is None else self._entry(str(owner), found.item)
+        return None if found.item is None else self._entry(found.item)
 
     def list(
         self,
@@ -328,8 +326,7 @@ class JournalSteps:
         check_limit("limit", limit)
         low, high = self._bounds(since, until)
         name = self.realm.name(owner)
-        page: Page = yield Query(self._table, name, low, high, reverse=reverse, limit=limit, after=after)
-        return Entries(tuple(self._entry(str(owner), item) for item in page.items), page.after)
+        return self._page(Query(self._table, name, low, high, reverse=reverse, limit=limit, after=after))
 
     def by_actor(
         self,
@@ -351,20 +348,20 @@ class JournalSteps:
             raise errors.UsageError(f"table {self._table.name} has no index by who did it")
         low, high = (None if at is None else self._book.time(moment_of(at)) for at in (since, until))
         who = self._actor(actor)
-        page: Page = yield Query(
-            self._table, who, low, high, reverse=reverse, limit=limit, after=after, index=index
-        )
-        owners = [item[self._table.partition].removeprefix(self.realm.prefix) for item in page.items]
-        return Entries(tuple(map(self._entry, owners, page.items)), page.after)
+        query = Query(self._table, who, low, high, reverse=reverse, limit=limit, after=after, index=index)
+        return self._page(query)
 
-    def recent(self, owner: str | Key, limit: int) -> Steps[tuple[Sign, ...]]:
+    def recent(self, owner: str | Key, limit: int) -> Steps[Entries]:
         """The actors and times of the latest entries, the latest first, without anything else."""
         low, high = self._bounds(None, None)
         only = self._book.actor, self._book.at
-        name = self.realm.name(owner)
-        page: Page = yield Query(self._table, name, low, high, reverse=True, limit=limit, only=only)
-        entries = [self._entry(str(owner), item) for item in page.items]
-        return tuple((entry.actor, entry.at) for entry in entries if entry.at is not None)
+        return self._page(
+            Query(self._table, self.realm.name(owner), low, high, reverse=True, limit=limit, only=only)
+        )
+
+    def _page(self, query: Query) -> Steps[Entries]:
+        page: Page = yield query
+        return Entries(tuple(map(self._entry, page.items)), page.after)
 
     def _bounds(self, since: Moment | None, until: Moment | None) -> tuple[Bound, Bound]:
         low, high = (None if at is None else moment_of(at) for at in (since, until))
@@ -377,8 +374,9 @@ class JournalSteps:
             raise errors.UsageError(f"entries of table {self._table.name} are in the order of their numbers")
         return None, None
 
-    def _entry(self, owner: str, item: Item) -> Entry:
+    def _entry(self, item: Item) -> Entry:
         book, id = self._book, item[self._sort]
+        owner = item[self._table.partition].removeprefix(self.realm.prefix)
         body = self._body(owner, item) if book.body else {}
         body |= {name: item[name] for name in book.fields if item.get(name) is not None}
         at = item.get(book.at)

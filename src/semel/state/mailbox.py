@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from semel import errors
-from semel.core.codecs import Body, Codec, decoder_for
+from semel.core.codecs import Body, decoder_for
 from semel.core.commands import (
     ABSENT,
     NOW,
@@ -47,8 +47,6 @@ from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
 from semel.core.policy import DAY, Seconds, seconds
 from semel.core.realm import Realm, SubjectHash
-from semel.core.runtime import FORKING
-from semel.core.threads import SignalSafeLock
 from semel.state.journal import ULIDS
 from semel.state.shards import ALONE, BEYOND, DEAD, GROUP, Shards, ShardSteps
 from semel.tables import INBOX
@@ -135,7 +133,7 @@ class Lane(msgspec.Struct, frozen=True):
     wait: float
     """For how many seconds nothing can be begun in it."""
     entered: bool
-    """Because a worker is in it; otherwise because its first message is not tried again before."""
+    """A worker is in it; otherwise its first message is not tried again before."""
 
 
 class Lanes(msgspec.Struct, frozen=True):
@@ -195,18 +193,11 @@ def is_shared(lane: str) -> bool:
 class LatestMoment:
     """When a process last accepted a message for a mailbox, by the store's clock."""
 
-    def __init__(self) -> None:
-        self._moment = 0.0
-        self.reset_after_fork()
-        FORKING.add(self)
-
-    def reset_after_fork(self) -> None:
-        """Have a lock that no thread of the parent holds."""
-        self._lock = SignalSafeLock()
+    _moment = 0.0
 
     def at_least(self, now: float) -> float:
         """Return this moment, or the latest one if the clock was set back since."""
-        with self._lock:
+        with ULIDS.lock:
             self._moment = max(self._moment, now)
             return self._moment
 
@@ -216,9 +207,7 @@ class MailboxSteps:
 
     def __init__(
         self,
-        realm: Realm,
         ledger: LedgerSteps,
-        codec: Codec,
         name: str,
         *,
         ttl: Seconds = TTL,
@@ -226,16 +215,15 @@ class MailboxSteps:
         shared: bool = False,
         latest: LatestMoment | None = None,
     ) -> None:
-        check(name)
-        if ":" in name:
+        if ":" in check(name):
             raise errors.InvalidOption(f"an inbox is named by one word, not by {name!r}")
         self.ttl: float = seconds(ttl)
-        self.realm: Realm = realm
-        self._ledger, self._codec = ledger, codec
-        self._name = realm.name(name)
+        self.realm: Realm = ledger.realm
+        self._ledger, self._codec = ledger, ledger.codec
+        self._name = self.realm.name(name)
         self._inbox = None if shared else name
         self._latest = latest or LatestMoment()
-        self.shards: ShardSteps = ShardSteps(realm, self._name, shards)
+        self.shards: ShardSteps = ShardSteps(self.realm, self._name, shards)
 
     def record_key(self, key: str) -> str:
         """The key under which the ledger knows a message."""
@@ -376,14 +364,11 @@ class MailboxSteps:
         shard for either.
         """
         lane, (shards, _) = lane_of(key, None), (yield from self.shards.now())
-        homes = self.shards.partitions(shards.homes(lane))
-        every = self.shards.partitions(range(shards.number))
+        homes, every = shards.homes(lane), range(shards.number)
         wanted = ("key", "group", "attempts", "not_before", "error", "at")
-        for where, low, high in (
-            (homes, f"{lane}.", f"{lane}{BEYOND}"),
-            (every, *DEAD_BOUNDS),
-            (every, GROUP, ALONE),
-        ):
+        own = (f"{lane}.", f"{lane}{BEYOND}")
+        for shard, low, high in ((homes, *own), (every, *DEAD_BOUNDS), (every, GROUP, ALONE)):
+            where = self.shards.partitions(shard)
             page = yield from self._walk(where, low, high, limit=COUNTED_PAGE, only=wanted)
             for item in page.items:
                 if item.get("key") == key and "." in item["entry"]:

@@ -51,8 +51,7 @@ class SwitchCache:
     """What a process last read of the switches, and the thread that reads them."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
+        self._store, self._clock = store, clock
         self._asked = float("-inf")
         self._look: SwitchSteps | None = None
         self._background = BackgroundThread("semel-switches", self._look_on)
@@ -101,12 +100,10 @@ class SwitchSteps:
     """The rules of switches, as generators of commands."""
 
     def __init__(self, realm: Realm, cache: SwitchCache, clock: Clock) -> None:
-        everywhere = msgspec.structs.replace(realm, scope="")
-        self.realm = everywhere
+        self.realm: Realm = msgspec.structs.replace(realm, scope="")
         # A worker without an encryption key can read and turn them too: only the reasons are sealed.
-        self._documents: DocumentSteps[dict[str, Any]] = DocumentSteps(everywhere, sealed=False)
-        self._cache = cache
-        self._clock = clock
+        self._documents: DocumentSteps[dict[str, Any]] = DocumentSteps(self.realm, sealed=False)
+        self._cache, self._clock = cache, clock
         self.fresh: Callable[[], dict[str, Switch] | None] = cache.fresh
 
     def turn(

@@ -109,35 +109,35 @@ class GatheredLedger(Gathering[LedgerSteps]):
 
         With the run of a function of `once`, the function is then done, and this is what it returns.
         """
-        runs, details = ([claim], claim.details) if isinstance(claim, Run) else (_runs(claim), None)
-        claim = claim.claim if isinstance(claim, Run) else claim
-        self._builder.completed += [(run, result) for run in runs]
-        return self._builder.add(self._about(runs).completion_part(claim, result, details), claim)
+        details = claim.details if isinstance(claim, Run) else None
+        claim, runs, steps = self._held(claim)
+        for run in runs:
+            self._builder.completed.append((run, result))
+        return self._builder.add(steps.completion_part(claim, result, details), claim)
 
     def fail(self, claim: Claimed, error: BaseException | Failure) -> Pending[None]:
         """Record a final failure."""
-        steps = self._about(_runs(claim))
+        claim, _, steps = self._held(claim)
         return self._builder.add(steps.part(claim, steps.failure(claim, error)), claim)
 
     def release(self, claim: Claimed, error: BaseException | Failure | None = None) -> Pending[None]:
         """Record that the effect did not happen; the next attempt may run."""
-        steps = self._about(_runs(claim))
+        claim, _, steps = self._held(claim)
         return self._builder.add(steps.part(claim, steps.releasing(claim, error)), claim)
 
-    def _about(self, runs: list[Run]) -> LedgerSteps:
-        """The rules whose events name the function that runs."""
-        return self._steps.about(runs[0].task) if runs and runs[0].task else self._steps
-
-
-def _runs(claim: Claimed) -> list[Run]:
-    """The current runs that hold a claim."""
-    check_claim(claim)
-    found, run = [], CURRENT.get()
-    while run is not None:
-        if run.claim == claim:
-            found.append(run)
-        run = run.outer
-    return found
+    def _held(self, claim: Claimed | Run) -> tuple[Claimed, list[Run], LedgerSteps]:
+        """A claim, the current runs that hold it, and the rules whose events name the function that runs."""
+        if isinstance(claim, Run):
+            claim, runs = claim.claim, [claim]
+        else:
+            check_claim(claim)
+            runs, run = [], CURRENT.get()
+            while run is not None:
+                if run.claim == claim:
+                    runs.append(run)
+                run = run.outer
+        steps = self._steps.about(runs[0].task) if runs and runs[0].task else self._steps
+        return claim, runs, steps
 
 
 class GatheredDocuments(Gathering[DocumentSteps[Any]]):
