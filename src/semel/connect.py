@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         Switches,
     )
     from semel.state.erasure import Erasure, ErasureSteps
-    from semel.state.mailbox import LatestMoment
     from semel.state.switches import SwitchCache, SwitchSteps
     from semel.state.transaction import Rules, Transaction
 
@@ -258,7 +257,7 @@ class Shared(Concealed, msgspec.Struct, frozen=True):
     worker: str
     rates: "list[RateKeeper]"
     """What counts the rates of all scopes, once that is asked for."""
-    latest: "dict[str, LatestMoment]"
+    latest: dict[str, float]
     """When each mailbox was last written to, by its qualified name."""
 
 
@@ -412,11 +411,10 @@ class Semel:
         `shared` says that the key of a message is a key of the ledger as it is.
         """
         from semel.state import Mailbox
-        from semel.state.mailbox import TTL, LatestMoment, MailboxSteps
+        from semel.state.mailbox import TTL, MailboxSteps
 
-        span = TTL if ttl is None else ttl
-        # One for all objects of a name: the order of messages does not depend on who puts them in.
-        latest = self._shared.latest.setdefault(self._realm.name(name), LatestMoment())
+        # For all objects of a name: the order of messages does not depend on who puts them in.
+        latest, span = self._shared.latest, TTL if ttl is None else ttl
         steps = MailboxSteps(self.ledger.steps, name, ttl=span, shards=shards, shared=shared, latest=latest)
         return Mailbox(steps, self.store)
 

@@ -204,7 +204,7 @@ class GateSteps:
         write what is to be written along with the decision; it may be called more than once, with what the
         decision becomes.
         """
-        return self._decide(key, facts, at, also, subject)
+        return self._decide(self._ask(key, facts, also, subject), at)
 
     def reconsider(
         self,
@@ -220,7 +220,7 @@ class GateSteps:
 
         After that it is decided again; a refusal by a kill switch at every call.
         """
-        return self._decide(key, facts, at, also, subject, reconsidering=True)
+        return self._decide(self._ask(key, facts, also, subject), at, reconsidering=True)
 
     def recorded(self, key: str | Key, /) -> Steps[GateDecision | None]:
         """The decision about an action; None if there is none, or if it was refunded."""
@@ -234,7 +234,8 @@ class GateSteps:
         before = yield from self.recorded(key)
         if before is not None:
             return before.seen
-        question = yield from self._question(key, facts, at)
+        question = self._ask(key, facts)
+        yield from self._look(question, at)
         for rule in self._weighed:
             question.seen.append((yield from rule.see(question)))
         return tuple(question.seen)
@@ -257,18 +258,27 @@ class GateSteps:
 
     # How a decision is made
 
+    def _ask(
+        self, key: str | Key, facts: dict[str, Any], also: Also | None = None, subject: str | None = None
+    ) -> _Question:
+        own = self.realm, self._shadow, self._totals
+        id = self._id(key)
+        return _Question(facts, 0.0, 0.0, {}, *own, key=str(key), id=id, also=also, subject=subject)
+
+    def _look(self, question: _Question, at: Moment | None) -> Steps[None]:
+        """See what time it is, and how the switches are."""
+        time: Found = yield Time()
+        question.present = time.now
+        question.now = time.now if at is None else moment_of(at)
+        if self._switched:
+            seen = self._switches.fresh()
+            question.switches = (yield from self._switches.look()) if seen is None else seen
+
     def _decide(
-        self,
-        key: str | Key,
-        facts: dict[str, Any],
-        at: Moment | None,
-        also: Also | None,
-        subject: str | None,
-        *,
-        reconsidering: bool = False,
+        self, question: _Question, at: Moment | None, *, reconsidering: bool = False
     ) -> Steps[GateDecision]:
-        question = yield from self._question(key, facts, at, also, subject)
-        question.fingerprint = self._fingerprint(facts)
+        yield from self._look(question, at)
+        question.fingerprint = self._fingerprint(question.facts)
         if reconsidering and (before := (yield from self._lasting_refusal(question))):
             return before
         for rule in self._free:
@@ -295,32 +305,6 @@ class GateSteps:
                 what, reason = What.REFUSED, decision.reason
             self.realm.events.emit(what, question.id, detail=reason)
             return decision
-
-    def _question(
-        self,
-        key: str | Key,
-        facts: dict[str, Any],
-        at: Moment | None,
-        also: Also | None = None,
-        subject: str | None = None,
-    ) -> Steps[_Question]:
-        found: Found = yield Time()
-        switches = self._switches.fresh() if self._switched else {}
-        if switches is None:
-            switches = yield from self._switches.look()
-        return _Question(
-            facts,
-            found.now if at is None else moment_of(at),
-            found.now,
-            switches,
-            self.realm,
-            self._shadow,
-            self._totals,
-            key=str(key),
-            id=self._id(key),
-            also=also,
-            subject=subject,
-        )
 
     def _fingerprint(self, facts: dict[str, Any]) -> str:
         """The fingerprint of the facts that an action is bound to."""
@@ -458,9 +442,7 @@ def _replacing(item: Item | None) -> Expect:
     return ABSENT if item is None else {"token": item["token"], "status": item["status"]}
 
 
-class GateMethods(Facade[GateSteps]):
-    """The methods of `Gate` and `AsyncGate`."""
-
+class _GateMethods(Facade[GateSteps]):
     decide: Final = Driven(GateSteps.decide)
     reconsider: Final = Driven(GateSteps.reconsider)
     explain: Final = Driven(GateSteps.explain)
@@ -468,9 +450,9 @@ class GateMethods(Facade[GateSteps]):
     refund: Final = Driven(GateSteps.refund)
 
 
-class Gate(GateMethods, SyncFacade):
+class Gate(_GateMethods, SyncFacade):
     """Decides by its rules whether something may happen now."""
 
 
-class AsyncGate(GateMethods, AsyncFacade):
+class AsyncGate(_GateMethods, AsyncFacade):
     """Decides by its rules whether something may happen now, by methods that are awaited."""

@@ -98,9 +98,8 @@ class Charging(Rule, frozen=True):
 
     @property
     def charged(self) -> Table:
-        """The table that counts what was taken: its `table`, if it has one."""
-        table: Table = getattr(self, "table", COUNTERS)
-        return table
+        """The table that counts what was taken."""
+        return COUNTERS
 
     def title(self, context: RuleContext) -> str:
         """The name of this rule in records."""
@@ -233,6 +232,11 @@ class Cap(Charging, frozen=True):
         if amount(self.by) > amount(self.cap):
             raise errors.InvalidOption(f"by={self.by} is more than cap={self.cap}: nothing would ever pass")
         seconds(self.keep)
+
+    @property
+    def charged(self) -> Table:
+        """The table that counts what was taken."""
+        return self.table
 
     def title(self, context: RuleContext) -> str:
         """The name of this rule in records."""

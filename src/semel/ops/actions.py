@@ -25,7 +25,7 @@ from semel.core.parts import Part, PartPlan, alone, commit
 from semel.core.policy import DAY
 from semel.model import MISSING, Abandoned, Happened, NotHappened, ProgressCallback, Record, Settlement
 from semel.ops.model import PAGE_SIZE, Action, ActionName, Done, Erased, version_of
-from semel.state.erasure import Erasure, ErasureSteps, as_written, joined
+from semel.state.erasure import Erasure, ErasureSteps, as_written
 from semel.state.journal import Entries, Entry, JournalSteps
 from semel.state.switches import Switch, SwitchSteps
 from semel.tables import LEDGER
@@ -168,12 +168,9 @@ class ActionSteps:
         """Under each spelling of the name."""
         subjects = dict.fromkeys(map(self._erasure.realm.subject, (person, as_written(person))))
         tables: dict[str, int] = {}
-        whole = Erasure()
-        for subject in subjects:
-            found = yield from self._erasure.erase(
-                subject, on_progress=on_progress, preview=preview, tables=tables
-            )
-            whole = joined(whole, found)
+        whole = yield from self._erasure.erase(
+            subjects, on_progress=on_progress, preview=preview, tables=tables
+        )
         return Erased(tuple(subjects), tables, whole.running, whole.more, whole.skipped, preview)
 
     def journal(self, *, limit: int = PAGE_SIZE, after: str | None = None) -> Steps[Entries]:

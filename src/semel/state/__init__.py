@@ -35,9 +35,7 @@ def alone_steps(
     return cast("Callable[Concatenate[Any, P], Steps[T]]", steps)
 
 
-class DocumentMethods(Facade[DocumentSteps[T]], Generic[T]):
-    """The methods of `Documents` and `AsyncDocuments`."""
-
+class _DocumentMethods(Facade[DocumentSteps[T]], Generic[T]):
     get: Final = Driven(DocumentSteps[T].get)
     put: Final = Driven(alone_steps(DocumentSteps[T].put))
     update: Final = Driven(alone_steps(DocumentSteps[T].update))
@@ -50,7 +48,7 @@ class DocumentMethods(Facade[DocumentSteps[T]], Generic[T]):
         return type(self)(self.steps.on(table), self._store)
 
 
-class Documents(DocumentMethods[T], SyncFacade):
+class Documents(_DocumentMethods[T], SyncFacade):
     """Documents with versions, each under its key."""
 
     def of(self, kind: type[D], *, ends: Mapping[str, Seconds] | None = None) -> "Documents[D]":
@@ -58,7 +56,7 @@ class Documents(DocumentMethods[T], SyncFacade):
         return Documents(self.steps.of(kind, ends=ends), self._store)
 
 
-class AsyncDocuments(DocumentMethods[T], AsyncFacade):
+class AsyncDocuments(_DocumentMethods[T], AsyncFacade):
     """Documents with versions, each under its key, by methods that are awaited."""
 
     def of(self, kind: type[D], *, ends: Mapping[str, Seconds] | None = None) -> "AsyncDocuments[D]":
@@ -66,9 +64,7 @@ class AsyncDocuments(DocumentMethods[T], AsyncFacade):
         return AsyncDocuments(self.steps.of(kind, ends=ends), self._store)
 
 
-class JournalMethods(Facade[JournalSteps]):
-    """The methods of `Journal` and `AsyncJournal`."""
-
+class _JournalMethods(Facade[JournalSteps]):
     append: Final = Driven(alone_steps(JournalSteps.append))
     get: Final = Driven(JournalSteps.get)
     list: Final = Driven(JournalSteps.list)
@@ -79,17 +75,15 @@ class JournalMethods(Facade[JournalSteps]):
         return type(self)(self.steps.on(table), self._store)
 
 
-class Journal(JournalMethods, SyncFacade):
+class Journal(_JournalMethods, SyncFacade):
     """A journal: entries of an owner in the order of time."""
 
 
-class AsyncJournal(JournalMethods, AsyncFacade):
+class AsyncJournal(_JournalMethods, AsyncFacade):
     """Entries in the order of time, by methods that are awaited."""
 
 
-class CounterMethods(Facade[CounterSteps]):
-    """The methods of `Counters` and `AsyncCounters`."""
-
+class _CounterMethods(Facade[CounterSteps]):
     charge: Final = Driven(alone_steps(CounterSteps.charge))
     refund: Final = Driven(alone_steps(CounterSteps.refund))
     add: Final = Driven(CounterSteps.add)
@@ -100,32 +94,28 @@ class CounterMethods(Facade[CounterSteps]):
         return type(self)(self.steps.on(table), self._store)
 
 
-class Counters(CounterMethods, SyncFacade):
+class Counters(_CounterMethods, SyncFacade):
     """Counters per period, which can have a cap."""
 
 
-class AsyncCounters(CounterMethods, AsyncFacade):
+class AsyncCounters(_CounterMethods, AsyncFacade):
     """Counters per period, which can have a cap, by methods that are awaited."""
 
 
-class SwitchMethods(Facade[SwitchSteps]):
-    """The methods of `Switches` and `AsyncSwitches`."""
-
+class _SwitchMethods(Facade[SwitchSteps]):
     turn: Final = Driven(alone_steps(SwitchSteps.turn))
     list: Final = Driven(SwitchSteps.read)
 
 
-class Switches(SwitchMethods, SyncFacade):
+class Switches(_SwitchMethods, SyncFacade):
     """Kill switches, each of which stops work everywhere."""
 
 
-class AsyncSwitches(SwitchMethods, AsyncFacade):
+class AsyncSwitches(_SwitchMethods, AsyncFacade):
     """Kill switches, each of which stops work everywhere, by methods that are awaited."""
 
 
-class MailboxMethods(Facade[MailboxSteps]):
-    """The methods of `Mailbox` and `AsyncMailbox`."""
-
+class _MailboxMethods(Facade[MailboxSteps]):
     put: Final = Driven(MailboxSteps.put)
     look: Final = Driven(MailboxSteps.look)
     letters: Final = Driven(MailboxSteps.letters)
@@ -143,9 +133,9 @@ class MailboxMethods(Facade[MailboxSteps]):
     forget: Final = Driven(MailboxSteps.forget)
 
 
-class Mailbox(MailboxMethods, SyncFacade):
+class Mailbox(_MailboxMethods, SyncFacade):
     """Messages that were accepted and wait to be handled; `semel.doors.inbox` has the workers."""
 
 
-class AsyncMailbox(MailboxMethods, AsyncFacade):
+class AsyncMailbox(_MailboxMethods, AsyncFacade):
     """Messages that were accepted and wait to be handled, by methods that are awaited."""

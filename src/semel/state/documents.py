@@ -155,7 +155,8 @@ class DocumentSteps(Generic[T]):
         except Exception as error:  # a class's own checks may raise anything
             reason = f"it is no {getattr(self._kind, '__name__', 'document')}: {error}"
             raise errors.RecordCorrupt(key, reason) from error
-        return Document(key, value, _version(item), item[self._table.expires], ends)
+        end = item[self._table.expires]
+        return Document(key, value, _version(item), end.seconds + now if type(end) is After else end, ends)
 
     def _value(self, fields: Fields) -> T:
         if self._kind is None:
@@ -313,28 +314,36 @@ class DocumentSteps(Generic[T]):
             else:
                 now = (yield from self.realm.now()) if self._spans else 0.0
                 found = Found(now, _at(version) if version else None)
-            there, made, refused = found.item, self._item(*change(found), span, mark, hashed), False
-            if there is not None:
-                made = _succeeding(there, made)
-
-            def on_refused(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
-                nonlocal refused
-                refused, item = True, (refusals[0] and refusals[0].item) or {}
-                if "token" in made and mark in (item.get("token") or "").split():
-                    return PartVerdict.MADE
-                if version is None:
-                    return PartVerdict.STALE
-                return errors.VersionConflict(str(key), version, _version(item))
-
-            def result(reply: Applied | None) -> R:
-                # Neither made now nor refused: it had been made before, and is what was found.
-                if reply is None and not refused and there is not None and version is None:
-                    return give(there, found.now)
-                return give(made | {self._table.expires: found.now + span}, found.now)
-
-            return Part((self._write(id, made, there),), on_refused, result)
+            made = self._item(*change(found), span, mark, hashed)
+            return self._rewrite_part(id, found, made, give, version)
 
         return plan
+
+    def _rewrite_part(
+        self, id: str, found: Found, made: Item, give: Callable[[Item, float], R], version: int | None
+    ) -> Part[R]:
+        """Write over what was found, unless that has changed meanwhile."""
+        there, mark, refused = found.item, made.get("token"), False
+        if there is not None:
+            made["version"] = _version(there) + 1
+            if mark:
+                made["token"] = " ".join([mark, *(there.get("token") or "").split()][:REMEMBERED])
+
+        def on_refused(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
+            nonlocal refused
+            refused, item = True, (refusals[0] and refusals[0].item) or {}
+            if mark and mark in (item.get("token") or "").split():
+                return PartVerdict.MADE
+            if version is None:
+                return PartVerdict.STALE
+            return errors.VersionConflict(id.removeprefix(self.realm.prefix), version, _version(item))
+
+        def result(reply: Applied | None) -> R:
+            # Neither made now nor refused: it had been made before, and is what was found.
+            earlier = reply is None and not refused and version is None
+            return give(there if earlier and there is not None else made, found.now)
+
+        return Part((self._write(id, made, there),), on_refused, result)
 
     def _write(self, id: str, made: Item, there: Item | None) -> Update | Put:
         """Write over a document as it was read, or create one."""
@@ -430,14 +439,6 @@ def _as_found(item: Item) -> Item:
     """Return what a write expects of a document that was read; a new one in its place counts from 1 again."""
     expect: Item = {"version": item.get("version")}
     return expect | {"token": item["token"]} if isinstance(item.get("token"), str) else expect
-
-
-def _succeeding(there: Item, made: Item) -> Item:
-    """The attributes that a write over this document sets."""
-    token = {}
-    if "token" in made:
-        token["token"] = " ".join([made["token"], *(there.get("token") or "").split()][:REMEMBERED])
-    return made | token | {"version": _version(there) + 1}
 
 
 def _version(item: Item, _now: float = 0.0) -> int:

@@ -1,7 +1,7 @@
 """Erasing a subject: find and empty every row about a person, and still recognise duplicates."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -97,25 +97,25 @@ class ErasureSteps:
         Row by row: after a crash, the same call continues with what is left. `on_progress` is called after
         each row.
         """
-        return self.erase(self.realm.subject(person), on_progress=on_progress)
+        return self.erase([self.realm.subject(person)], on_progress=on_progress)
 
     def erase(
         self,
-        subject: str,
+        subjects: Collection[str],
         *,
         on_progress: ProgressCallback[Erasure] | None = None,
         preview: bool = False,
         tables: dict[str, int] | None = None,
     ) -> Steps[Erasure]:
-        """Erase everything kept under a subject's hash, or count what that would be; by table in `tables`."""
+        """Erase everything kept under these hashes, or count what that would be; by table in `tables`."""
         done, erase_row = Erasure(), self._preview if preview else self._erase_row
         for _ in range(PASSES):
             before = done = msgspec.structs.replace(done, running=(), skipped=())
             for table, kind in _homes():
-                rows = yield from _rows(table, subject)
+                rows = yield from _rows(table, subjects)
                 if rows is None:
                     done = msgspec.structs.replace(done, skipped=(*done.skipped, table.name))
-                for item in rows or ():
+                for subject, item in rows or ():
                     erased = yield from erase_row(table, item, subject)
                     done = _counted(done, kind, erased)
                     if erased is True and tables is not None:
@@ -166,8 +166,13 @@ class ErasureSteps:
                 return False
             if record.get("status") in UNSETTLED:
                 return key_of(id)
+            if not self._has_overflow() and str(record.get("encoding")).endswith("+overflow"):
+                raise UsageError(
+                    f"the result of {key_of(id)!r} is in an overflow store, which this program was not "
+                    "given, and has to go from there too: connect(..., overflow=...)"
+                )
             # First what lies elsewhere: nothing leads there any more once the row is empty.
-            yield from self._discard(record)
+            yield from self._ledger.discard(record.get("result"), record.get("encoding"))
             change: Item = {"result": None, "error": None, "subject": None, "updated_at": NOW}
             change |= {name: None for name in ("details", "history") if record.get(name) is not None}
             if record.get("result") is not None:
@@ -176,15 +181,6 @@ class ErasureSteps:
             # If a reply was lost, the subject is found gone.
             if type(reply) is Applied or (reply.item is not None and reply.item.get("subject") is None):
                 return True
-
-    def _discard(self, record: Item) -> Steps[None]:
-        if not self._has_overflow() and str(record.get("encoding")).endswith("+overflow"):
-            key = key_of(record[LEDGER.partition])
-            raise UsageError(
-                f"the result of {key!r} is in an overflow store, which this program was not given, "
-                "and has to go from there too: connect(..., overflow=...)"
-            )
-        yield from self._ledger.discard(record.get("result"), record.get("encoding"))
 
     def _mark_done(self, key: str) -> Steps[bool]:
         """Mark a message as done, for its redeliveries; False if it is running or unresolved."""
@@ -199,49 +195,36 @@ class ErasureSteps:
         return record.status not in UNSETTLED
 
 
-def joined(one: Erasure, other: Erasure) -> Erasure:
-    """What was done in two runs."""
-    return Erasure(
-        records=one.records + other.records,
-        documents=one.documents + other.documents,
-        entries=one.entries + other.entries,
-        running=tuple(dict.fromkeys((*one.running, *other.running))),
-        more=one.more or other.more,
-        messages=one.messages + other.messages,
-        skipped=tuple(dict.fromkeys((*one.skipped, *other.skipped))),
-    )
-
-
 def _counted(done: Erasure, kind: RowKind, erased: bool | str) -> Erasure:
     if isinstance(erased, str):
-        return joined(done, Erasure(running=(erased,)))
+        return msgspec.structs.replace(done, running=tuple(dict.fromkeys((*done.running, erased))))
     return msgspec.structs.replace(done, **{kind: getattr(done, kind) + erased})
 
 
-def _rows(table: Table, subject: str) -> Steps[list[Item] | None]:
-    """A subject's rows: none in a table that does not exist, None if this program may not read the table.
+def _rows(table: Table, subjects: Iterable[str]) -> Steps[list[tuple[str, Item]] | None]:
+    """The rows of subjects: none in a table that does not exist, None if this program may not read the table.
 
     Without an index of subjects, the whole table is read.
     """
-    query = Query(table, equal={"subject": subject})
-    if SUBJECT in table.indexes:
-        query = Query(table, subject, index=SUBJECT.name)
-    rows: list[Item] = []
+    rows: list[tuple[str, Item]] = []
     try:
-        while True:
+        for subject in subjects:
+            query = Query(table, equal={"subject": subject})
+            if SUBJECT in table.indexes:
+                query = Query(table, subject, index=SUBJECT.name)
             page: Page = yield query
-            rows += page.items
-            if page.after is None:
-                return rows
-            query = msgspec.structs.replace(query, after=page.after)
+            rows += [(subject, item) for item in page.items]
+            while page.after is not None:
+                page = yield msgspec.structs.replace(query, after=page.after)
+                rows += [(subject, item) for item in page.items]
     except TableMissing:
         if table is LEDGER:  # every place has one, so this is the wrong place
             raise
-        return rows
     except NotPermitted:
         if table in OWN:  # those of applications that are not here may be other programs'
             raise
         return None
+    return rows
 
 
 def _as_found(record: Item) -> Item:

@@ -214,7 +214,9 @@ class JournalSteps:
             if found:
                 return (yield from self._standing(name, found[-1]))
             moment = (yield from self.realm.now()) if new.at is None else new.at
-            id = self._id(moment, new.key) if new.id == "" else new.id
+            id = new.id
+            if id == "":
+                id = f"{_iso(moment)}#{new.key}" if self._book.ids == "time" else self._ids.make(moment)
             entry = Entry(new.owner, id, moment, content, new.actor, new.key)
             item = self._item(name, entry, mark)
             if hashed is not None:
@@ -249,15 +251,11 @@ class JournalSteps:
         if subject is not None and "subject" not in self._has:
             raise errors.UsageError(f"{table} has no attribute for a subject")
 
-    def _id(self, moment: float, key: str | None) -> str:
-        return f"{_iso(moment)}#{key}" if self._book.ids == "time" else self._ids.make(moment)
-
     def _item(self, name: str, entry: Entry, mark: str) -> Item:
-        book, body = self._book, entry.body
-        item: Item = {}
-        if book.fields:
-            item = {field: body[field] for field in book.fields if body.get(field) is not None}
-            body = {field: value for field, value in body.items() if field not in book.fields}
+        book, body, item = self._book, entry.body.copy(), Item()
+        for field in book.fields:
+            if (value := body.pop(field, None)) is not None:
+                item[field] = value
         if self._sealing is not None:
             item[book.body] = self._sealing.object(body, self._table.name, name, str(entry.id), "body")
         elif book.body and (body or not book.fields):

@@ -190,18 +190,6 @@ def is_shared(lane: str) -> bool:
     return lane.startswith(GROUP)
 
 
-class LatestMoment:
-    """When a process last accepted a message for a mailbox, by the store's clock."""
-
-    _moment = 0.0
-
-    def at_least(self, now: float) -> float:
-        """Return this moment, or the latest one if the clock was set back since."""
-        with ULIDS.lock:
-            self._moment = max(self._moment, now)
-            return self._moment
-
-
 class MailboxSteps:
     """The rules of one mailbox, as generators of commands."""
 
@@ -213,7 +201,7 @@ class MailboxSteps:
         ttl: Seconds = TTL,
         shards: int = 1,
         shared: bool = False,
-        latest: LatestMoment | None = None,
+        latest: dict[str, float] | None = None,
     ) -> None:
         if ":" in check(name):
             raise errors.InvalidOption(f"an inbox is named by one word, not by {name!r}")
@@ -222,7 +210,7 @@ class MailboxSteps:
         self._ledger, self._codec = ledger, ledger.codec
         self._name = self.realm.name(name)
         self._inbox = None if shared else name
-        self._latest = latest or LatestMoment()
+        self._latest = {} if latest is None else latest
         self.shards: ShardSteps = ShardSteps(self.realm, self._name, shards)
 
     def record_key(self, key: str) -> str:
@@ -237,7 +225,8 @@ class MailboxSteps:
         shards, now = yield from self.shards.now()
         made = []
         for lane, item in items:
-            item["at"] = at = self._latest.at_least(now)
+            with ULIDS.lock:  # the clock may have been set back since the last message
+                item["at"] = at = self._latest[self._name] = max(now, self._latest.get(self._name, 0.0))
             put = Put(INBOX, self._home(shards, lane, at), item, sort=f"{lane}.{ULIDS.make(at)}")
             made.append((item["group"], put))
         for puts in _in_turn(made):
@@ -256,7 +245,7 @@ class MailboxSteps:
     def sealed(self, message: Message) -> Body:
         """The body of a message as it is stored: encrypted if the ledger encrypts."""
         self.record_key(message.key)  # which may be too long
-        encoded = self._codec.encode(message.body, f"{self._name}:{message.key}")
+        encoded = self._codec.encode(message.body, self._identity(message.key))
         if encoded.problem is not None:
             raise errors.MessageRefused(f"message {message.key!r} cannot be kept: {encoded.problem}")
         return encoded.body
@@ -264,12 +253,15 @@ class MailboxSteps:
     def unsealed(self, key: str, body: Body) -> Any:
         """What a message says; `MessageUnreadable` if that cannot be read."""
         try:
-            return self._codec.decode(body, _anything, f"{self._name}:{key}")
+            return self._codec.decode(body, _anything, self._identity(key))
         except (errors.ResultUnreadable, errors.ResultNotKept) as error:
             raise errors.MessageUnreadable(
                 f"message {key!r} cannot be read ({error.reason}): connect with the encryption that it was "
                 "put in with, and redrive it"
             ) from error
+
+    def _identity(self, key: str) -> str:
+        return f"{self._name}:{key}"
 
     # Looking
 
@@ -334,13 +326,13 @@ class MailboxSteps:
         # From the lane's own shard on: a worker at another lane begins elsewhere.
         first = shards.home(start or stop, now) if start or stop else 0
         around = self.shards.partitions((first + each) % shards.number for each in range(shards.number))
-        page = yield from self._walk(around, low, high, limit=limit, after=after)
+        page = yield from self._walk(around, Query(INBOX, low=low, high=high, limit=limit, after=after))
         return Letters(tuple(map(self._letter, page.items)), page.now, page.after)
 
     def survey(self, most: int = COUNTED) -> Steps[Survey]:
         """How much waits, counted up to a limit."""
-        every, wanted = (yield from self._everywhere()), ("at", "not_before", "expires_at")
-        page = yield from self._walk(every, GROUP, limit=most, only=wanted)
+        query = Query(INBOX, low=GROUP, limit=most, only=("at", "not_before", "expires_at"))
+        page = yield from self._walk((yield from self._everywhere()), query)
         waiting = [item for item in page.items if "." in item["entry"]]
         lanes: dict[str, float] = {}
         for item in waiting:
@@ -352,8 +344,9 @@ class MailboxSteps:
 
     def count(self, *, dead: bool = False, after: str | None = None, most: int = COUNTED) -> Steps[Counted]:
         """How many messages wait from this place on, or are dead letters; up to a limit."""
-        every, bounds = (yield from self._everywhere()), DEAD_BOUNDS if dead else (GROUP, None)
-        page = yield from self._walk(every, *bounds, limit=most, after=after, only=("at", "expires_at"))
+        low, high = DEAD_BOUNDS if dead else (GROUP, None)
+        query = Query(INBOX, None, low, high, limit=most, after=after, only=("at", "expires_at"))
+        page = yield from self._walk((yield from self._everywhere()), query)
         moments = [item.get("at") or page.now for item in page.items if "." in item["entry"]]
         return Counted(len(moments), min(moments, default=None), page.now, page.after)
 
@@ -368,8 +361,8 @@ class MailboxSteps:
         wanted = ("key", "group", "attempts", "not_before", "error", "at")
         own = (f"{lane}.", f"{lane}{BEYOND}")
         for shard, low, high in ((homes, *own), (every, *DEAD_BOUNDS), (every, GROUP, ALONE)):
-            where = self.shards.partitions(shard)
-            page = yield from self._walk(where, low, high, limit=COUNTED_PAGE, only=wanted)
+            query = Query(INBOX, None, low, high, limit=COUNTED_PAGE, only=wanted)
+            page = yield from self._walk(self.shards.partitions(shard), query)
             for item in page.items:
                 if item.get("key") == key and "." in item["entry"]:
                     return self._letter(item), item["entry"].startswith(DEAD)
@@ -383,33 +376,24 @@ class MailboxSteps:
     def _home(self, shards: Shards, lane: str, moment: float) -> str:
         return self.shards.partition(shards.home(lane, moment))
 
-    def _walk(
-        self,
-        partitions: Sequence[str],
-        low: str,
-        high: str | None = None,
-        *,
-        limit: int,
-        after: str | None = None,
-        only: tuple[str, ...] = (),
-    ) -> Steps[Page]:
-        """Read up to a limit, one partition after the other."""
-        left = list(partitions)
+    def _walk(self, partitions: Sequence[str], query: Query) -> Steps[Page]:
+        """Read up to the query's limit, one partition after the other."""
+        left, after = list(partitions), query.after
         begun = None if after is None else str(place_of(INBOX, after)[0])
         after, left = (after, left[left.index(begun) :]) if begun in left else (None, left)
         items: list[Item] = []
         while True:
-            room = min(COUNTED_PAGE, limit - len(items))
-            page: Page = yield Query(INBOX, left[0], low, high, limit=room, after=after, only=only)
+            room = min(COUNTED_PAGE, query.limit - len(items))
+            page: Page = yield msgspec.structs.replace(query, key=left[0], limit=room, after=after)
             items += page.items
             after = page.after
             if after is None and len(left) > 1:
                 del left[0]
-                if len(items) >= limit:
-                    after = cursor(INBOX, {INBOX.partition: left[0], "entry": low})
+                if len(items) >= query.limit:
+                    after = cursor(INBOX, {INBOX.partition: left[0], "entry": query.low})
             elif after is None:
                 break
-            if len(items) >= limit:
+            if len(items) >= query.limit:
                 break
         return Page(page.now, tuple(items), after)
 

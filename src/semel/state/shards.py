@@ -10,7 +10,7 @@ from math import inf
 
 import msgspec
 
-from semel.core.commands import ABSENT, After, Expect, Found, Get, Item, Page, Put, Query, Steps, read, write
+from semel.core.commands import ABSENT, After, Expect, Found, Get, Page, Put, Query, Steps, Time, read, write
 from semel.core.policy import DAY
 from semel.core.realm import Realm
 from semel.errors import InvalidOption, RecordCorrupt
@@ -114,12 +114,12 @@ class ShardSteps:
 
     def now(self) -> Steps[tuple[Shards, float]]:
         """How the inbox is divided, as it was read lately, and the store's time."""
-        now = yield from self._realm.now()
-        read_at, shards = self._read
+        time: Found = yield Time()
+        now, (read_at, shards) = time.now, self._read
         if not 0 <= now - read_at < FRESH_SECONDS:
             found, shards = yield from self._get()
             while shards.number < self._least:
-                yield from self._divide(found.item, shards.raised(self._least, found.now))
+                yield from self._divide(found, shards.raised(self._least, found.now))
                 found, shards = yield from self._get()
             self._read = now, shards
         return shards, now
@@ -137,11 +137,11 @@ class ShardSteps:
             raise RecordCorrupt(self._name, "it has no number of shards")
         return found, shards
 
-    def _divide(self, there: Item | None, shards: Shards) -> Steps[None]:
+    def _divide(self, found: Found, shards: Shards) -> Steps[None]:
         """Write down how the inbox is divided, unless another process has done so since."""
         body, token = msgspec.json.encode(shards), self._realm.token()
-        item: Item = {"key": token, "body": body, "expires_at": After(NUMBER_TTL)}
-        expect: Expect = ABSENT if there is None else {"key": there["key"]}
+        item = {"key": token, "body": body, "expires_at": After(NUMBER_TTL)}
+        expect: Expect = ABSENT if found.item is None else {"key": found.item["key"]}
         yield from write(Put(INBOX, self._name, item, expect, sort=NUMBER))
 
     def settle(self, shards: Shards, now: float) -> Steps[None]:
@@ -154,15 +154,13 @@ class ShardSteps:
                 return
         found, latest = yield from self._get()
         if latest == shards:
-            yield from self._divide(found.item, shards.settled())
+            yield from self._divide(found, shards.settled())
 
     def _is_settled(self, shards: Shards, shard: int) -> Steps[bool]:
         """Whether everything in a shard belongs there; False if that takes too long to find out."""
-        after: str | None = None
+        after, where, only = None, self.partition(shard), ("expires_at",)
         for _ in range(SETTLE_PAGES):
-            page: Page = yield Query(
-                INBOX, self.partition(shard), GROUP, limit=SETTLE_PAGE, after=after, only=("expires_at",)
-            )
+            page: Page = yield Query(INBOX, where, GROUP, limit=SETTLE_PAGE, after=after, only=only)
             lanes = (item["entry"].partition(".")[0] for item in page.items)
             if any(shard_of(lane, shards.number) != shard for lane in lanes):
                 return False

@@ -127,15 +127,15 @@ class GatheredLedger(Gathering[LedgerSteps]):
 
     def _held(self, claim: Claimed | Run) -> tuple[Claimed, list[Run], LedgerSteps]:
         """A claim, the current runs that hold it, and the rules whose events name the function that runs."""
+        runs, run = list[Run](), CURRENT.get()
         if isinstance(claim, Run):
-            claim, runs = claim.claim, [claim]
-        else:
-            check_claim(claim)
-            runs, run = [], CURRENT.get()
-            while run is not None:
-                if run.claim == claim:
-                    runs.append(run)
-                run = run.outer
+            runs, run = [claim], None
+            claim = claim.claim
+        check_claim(claim)
+        while run is not None:
+            if run.claim == claim:
+                runs.append(run)
+            run = run.outer
         steps = self._steps.about(runs[0].task) if runs and runs[0].task else self._steps
         return claim, runs, steps
 
