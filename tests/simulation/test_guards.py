@@ -61,8 +61,8 @@ def give_up_waiting(self, id, busy, pending):
     return busy, 0.0
 
 
-def give_back_as_if_not_begun(self, run, done, final):
-    yield from self._ledger.release(run.claim)
+def released_whatever_was_raised(self, run, done):
+    return self._ledger.releasing(run.claim)
 
 
 def renewed_when_answered(self, sent):
@@ -108,10 +108,10 @@ GUARDS = {
     "payload": (replaced(ledger, "_differs", never), {"payload"}),
     "waiters take over": (replaced(flow.Flow, "_claim_next", give_up_waiting), {"waiter"}),
     "doubt after an interruption": (
-        replaced(flow.Flow, "_give_back", give_back_as_if_not_begun),
+        replaced(flow.Flow, "_ending", released_whatever_was_raised),
         {"no silent rerun"},
     ),
-    "deadline before work": (replaced(flow.Flow, "_stopped", never), {"one holder"}),
+    "deadline before work": (replaced(flow.Flow, "_obstacle", never), {"one holder"}),
     "deadline from before the request": (
         replaced(running.Run, "renewed", renewed_when_answered),
         {"one holder"},

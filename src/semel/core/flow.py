@@ -18,16 +18,16 @@ from semel.core.codecs import ANYTHING, PLAIN, Decoder
 from semel.core.commands import After, Call, Pause, Raised, Returned, Steps, Update, write
 from semel.core.drive import ErrorListener, Glancing, Store, adrive, advance, attempted
 from semel.core.events import What
-from semel.core.functions import describe_lazy, refuse_lazy
-from semel.core.ledger import UNINTERRUPTED, LedgerSteps, PendingClaim, failure_of
-from semel.core.policy import Policy
+from semel.core.functions import describe_lazy, failed_before, refuse_lazy
+from semel.core.ledger import UNINTERRUPTED, Ending, LedgerSteps, PendingClaim, failure_of
+from semel.core.lifecycle import Status
+from semel.core.policy import INFINITE, Policy
 from semel.core.running import (
     CURRENT,
     Run,
     refuse_reentry,
     step_of_another_attempt,
     subject_of_step,
-    unprotected,
 )
 from semel.core.runtime import Concealed
 from semel.model import (
@@ -77,7 +77,7 @@ class Work(msgspec.Struct, frozen=True):
         return Call(functools.partial(self.begin, run, function, self.args, self.kwargs))
 
 
-class PendingCall(PendingClaim):
+class PendingCall(PendingClaim, kw_only=True):
     """What a call has to lose: the claim that it makes, and then the work under it."""
 
     flow: Flow
@@ -90,12 +90,11 @@ class PendingCall(PendingClaim):
 
     def withdrawn(self) -> Steps[None]:
         """Take the claim back, or leave it to the policy of the next one where the work had begun."""
-        run = self.run
         self.end()
-        if run is None or not run.begun:
+        if self.run is None or not self.run.begun:
             return (yield from super().withdrawn())
-        run.interrupted = True
-        yield from self.flow.context.ledger.abandon(run.claim)
+        self.run.interrupted = True
+        yield from self.flow.context.ledger.abandon(self.run.claim)
 
 
 class FlowContext(Concealed, msgspec.Struct, frozen=True):
@@ -134,33 +133,18 @@ class Flow:
         self.decoder = decoder
         self.promised: Decoder | None = None if decoder is ANYTHING else decoder
 
-    def run(  # noqa: PLR0917 - a value made of them would take a fiftieth of a call
-        self,
-        id: str,
-        fingerprint: str | None,
-        subject: str | None,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Returned | Raised:
-        """Claim the key, do the work and keep what came of it; or give what came of it before."""
-        work = Work(self.attempt, function, args, kwargs)
-        steps = self.steps(id, fingerprint, work, subject)
+    def run(self, id: str, fingerprint: str | None, subject: str | None, *work: Any) -> Returned | Raised:
+        """Run the steps of a call: `work` is a function, its arguments and its keyword arguments."""
+        steps = self.steps(id, fingerprint, Work(self.attempt, *work), subject)
         done: Returned | Raised = advance(steps, self.context.store, attempted, on_error=self.on_error)
         return done
 
-    async def arun(  # noqa: PLR0917
-        self,
-        id: str,
-        fingerprint: str | None,
-        subject: str | None,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+    async def arun(
+        self, id: str, fingerprint: str | None, subject: str | None, *work: Any
     ) -> Returned | Raised:
-        """Claim the key, await the work and keep what came of it; or give what came of it before."""
-        work = Work(self.aattempt, function, args, kwargs)
-        return await adrive(self.steps(id, fingerprint, work, subject), self.context.store, self.on_error)
+        """Run the steps of a call whose function is awaited."""
+        steps = self.steps(id, fingerprint, Work(self.aattempt, *work), subject)
+        return await adrive(steps, self.context.store, self.on_error)
 
     def steps(  # noqa: C901, PLR0912, PLR0915 - a frame for each part would be resumed at every command
         self, id: str, fingerprint: str | None, work: Work, subject: str | None = None
@@ -172,8 +156,7 @@ class Flow:
         if CURRENT.get() is not None:
             refuse_reentry(id)
             subject = subject or subject_of_step(id)
-        pending = PendingCall(fingerprint, subject)
-        pending.flow = self
+        pending = PendingCall(fingerprint, subject, flow=self)
         try:
             if self._stopping.happened:
                 return (yield from self._answer_only(id, fingerprint))
@@ -192,12 +175,14 @@ class Flow:
                 return self._answer(outcome)
             run = pending.run = Run(outcome, sent, self.context.clock)
             run.subject, run.task = subject, self._task
-            if outcome.lapsed and self.policy.resolver is not None and not self._stopped(run):
+            obstacle = self._obstacle(run)
+            if outcome.lapsed and self.policy.resolver is not None and not obstacle:
                 settled = yield from self._resolve(run, work)
                 if settled is not None:
                     return settled
-            if self._stopped(run):
-                return (yield from self._settle(run, Raised(self._obstacle(run), begun=False)))
+                obstacle = self._obstacle(run)
+            if obstacle:
+                return (yield from self._settle(run, Raised(obstacle, begun=False)))
             done = yield work.call(run, work.function)
             if type(done) is Returned and describe_lazy(type(done.value)):  # type: ignore[arg-type]  # it is hashable
                 done = self._finished(run, done)
@@ -211,7 +196,7 @@ class Flow:
     def _answer_only(self, id: str, fingerprint: str | None) -> Steps[Returned | Raised]:
         """Return the outcome of an earlier call, and begin no new work."""
         before = yield from self._ledger.peek(id, fingerprint, self.decoder)
-        return self._answer(before) if before else _refused(errors.ShuttingDown("no new work is begun"))
+        return self._answer(before) if before else Raised(errors.ShuttingDown(NO_NEW_WORK), begun=False)
 
     def _finished(self, run: Run, done: Returned | Raised) -> Returned | Raised:
         """Return what the work came to; a lazy result is an error, because its work has not run."""
@@ -222,14 +207,11 @@ class Flow:
                 return Raised(error)
         return done
 
-    def _stopped(self, run: Run) -> bool:
-        return self._stopping.happened or run.lost
-
-    def _obstacle(self, run: Run) -> Exception:
-        """Why a claimed piece of work does not begin after all."""
+    def _obstacle(self, run: Run) -> errors.SemelError | None:
+        """Return why a claimed piece of work does not begin after all."""
         if run.lost:
             return errors.ClaimLost(run.key, run.attempt, "begin")
-        return errors.ShuttingDown("no new work is begun")
+        return errors.ShuttingDown(NO_NEW_WORK) if self._stopping.happened else None
 
     def _claim_next(self, id: str, busy: Busy, pending: PendingCall) -> Steps[tuple[Outcome, float]]:
         """Claim the key when the one before has finished, or vanished; and when that was sent."""
@@ -245,34 +227,31 @@ class Flow:
     def _run_open(self, id: str, work: Work, error: errors.StoreError) -> Steps[Returned | Raised]:
         """The store is down, and the caller said beforehand that the work matters more than doing it once."""
         self._ledger.events.warn(What.RAN_OPEN, id, detail=f"{type(error).__name__}: {error}")
-        run = Run(unprotected(id), 0, self.context.clock)
+        run = Run(Claimed(id, "", 0, INFINITE, INFINITE), 0, self.context.clock)
         return self._finished(run, (yield work.call(run, work.function)))
 
     def _answer(self, outcome: Outcome) -> Returned | Raised:
-        """What a call gives that did not get to run."""
-        if isinstance(outcome, Replay) and outcome.result is not MISSING:
-            return Returned(outcome.result, outcome.record)
+        """Return the answer of a call whose work does not run."""
+        error: errors.SemelError
         match outcome:
+            case Replay(record, result) if result is not MISSING:
+                return Returned(result, record)
+            case Busy() if self.policy.on_busy == "skip":
+                return Returned(SKIPPED)
             case Replay(record):
-                reason = (record.encoding or "").removeprefix("none:")
-                return _refused(errors.ResultNotKept(record.key, reason))
+                error = errors.ResultNotKept(record.key, (record.encoding or "").removeprefix("none:"))
             case Busy(record, retry_after):
-                if self.policy.on_busy == "skip":
-                    return Returned(SKIPPED)
-                return _refused(errors.InProgress(record.key, retry_after, record.attempt))
+                error = errors.InProgress(record.key, retry_after, record.attempt)
             case Failed(record, failure):
-                from semel.core.functions import failed_before
-
                 kind = self.policy.kind_of(failure.kept_as)
-                return _refused(
-                    failed_before(kind, record.key, failure.type, failure.message, record.attempt)
-                )
+                error = failed_before(kind, record.key, failure.type, failure.message, record.attempt)
             case Mismatch(record):
-                return _refused(errors.PayloadChanged(record.key))
+                error = errors.PayloadChanged(record.key)
             case Unknown(record):
-                return _refused(errors.OutcomeUnknown(record.key, record.attempt))
+                error = errors.OutcomeUnknown(record.key, record.attempt)
             case Claimed():
                 raise AssertionError("a claim is no answer")
+        return Raised(error, begun=False)
 
     def _remember(self, outcome: Outcome) -> Steps[None]:
         """A step is remembered as long as its work, whose own end is put off by every attempt at it."""
@@ -282,33 +261,26 @@ class Flow:
 
     def _settle(self, run: Run, done: Returned | Raised) -> Steps[Returned | Raised]:
         """Write down what came of the work, unless a transaction of its own has completed it."""
+        if isinstance(done, Raised):
+            return done if run.kept else (yield from self._give_back(run, done))
+        if run.kept or run.promised:
+            return Returned(run.result)  # what that keeps is what every later call gives
         claim = run.claim
-        if isinstance(done, Returned):
-            if run.kept or run.promised:
-                return Returned(run.result)  # what that keeps is what every later call gives
-            try:
-                ending = yield from self._ledger.completion(claim, done.value, run.details, self.promised)
-                yield from self._ledger.end(claim, ending, run.deadline)
-            except errors.StoreError as error:
-                error.add_note(f"the work on {claim.key!r} is done, but the ledger could not be told")
-                return Raised(error)
-            except errors.ClaimLost as error:
-                return Raised(error)
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                # As where a task is cancelled: what came of the work is kept, and the interruption goes on.
-                yield from self._reported(_until_pause(self._completed(run, done.value)), error)
-                raise
-            return done
-        if run.kept:
-            return done
-        if isinstance(done.error, errors.NotBegun) and not run.begun:
-            done = Raised(done.error, begun=False)
-        final = done.begun and not _deferred(done) and not self._doubtful(claim, done.error)
-        final = final and self.policy.is_final(done.error, claim.attempt)
-        yield from self._reported(self._give_back(run, done, final), done.error)
-        return Raised(done.error, final=True) if final else done
+        try:
+            ending = yield from self._ledger.completion(claim, done.value, run.details, self.promised)
+            yield from self._ledger.end(claim, ending, run.deadline)
+        except errors.StoreError as error:
+            error.add_note(f"the work on {claim.key!r} is done, but the ledger could not be told")
+            return Raised(error)
+        except errors.ClaimLost as error:
+            return Raised(error)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # As where a task is cancelled: what came of the work is kept, and the interruption goes on.
+            yield from self._reported(_until_pause(self._completed(run, done.value)), error)
+            raise
+        return done
 
     def _completed(self, run: Run, result: Any) -> Steps[None]:
         """Keep the result, and hold it against what the function promises to give."""
@@ -322,62 +294,58 @@ class Flow:
         except errors.SemelError as problem:
             error.add_note(f"and the ledger could not be told: {problem}")
 
-    def _doubtful(self, claim: Claimed, error: BaseException) -> bool:
-        """Whether nobody can tell if work that raised this had its effect."""
-        return _interrupted(claim, error) or self.policy.doubts(error)
-
-    def _give_back(self, run: Run, done: Raised, final: bool) -> Steps[None]:
-        """Keep the error, or let the next attempt run."""
-        ledger, claim, error = self._ledger, run.claim, done.error
+    def _give_back(self, run: Run, done: Raised) -> Steps[Raised]:
+        """Keep the error, let the next attempt run, or leave it to its policy what to do."""
+        if isinstance(done.error, errors.NotBegun) and not run.begun:
+            done = Raised(done.error, begun=False)
         self.end(run)  # once more: it may have been interrupted there
-        if not done.begun and not claim.lapsed:
-            ending = ledger.releasing(claim, counted=False)
-        elif _deferred(done):
-            ending = ledger.releasing(claim, error, counted=False)
-        elif not done.begun or self._doubtful(claim, error):
-            # Whether it happened, or an earlier attempt of it did, is in doubt.
+        ending = self._ending(run, done)
+        if ending is None:
             run.interrupted = True
-            return (yield from ledger.lapse(claim))
-        elif final:
+            yield from self._reported(self._ledger.lapse(run.claim), done.error)
+            return done
+        yield from self._reported(self._ledger.end(run.claim, ending, run.deadline), done.error)
+        return Raised(done.error, final=True) if ending.move.to is Status.FAILED else done
+
+    def _ending(self, run: Run, done: Raised) -> Ending | None:
+        """Return how a claim ends whose work raised this; None if nobody can tell whether it happened."""
+        ledger, claim, error = self._ledger, run.claim, done.error
+        if not done.begun:  # an earlier attempt may have had its effect
+            return None if claim.lapsed else ledger.releasing(claim, counted=False)
+        if isinstance(error, errors.Later):
+            return ledger.releasing(claim, error, counted=False)
+        if _interrupted(claim, error) or self.policy.doubts(error):
+            return None
+        if self.policy.is_final(error, claim.attempt):
             failure = failure_of(error, self.policy.kept_as(error) or "")
-            ending = ledger.failure(claim, failure, run.details)
-        else:
-            ending = ledger.releasing(claim, error)
-        yield from ledger.end(claim, ending, run.deadline)
+            return ledger.failure(claim, failure, run.details)
+        return ledger.releasing(claim, error)
 
     def _resolve(self, run: Run, work: Work) -> Steps[Returned | Raised | None]:
         """Ask the other side what became of the attempt that vanished; None when it is to run now."""
-        claim = run.claim
+        claim, ledger = run.claim, self._ledger
         answered = self._finished(run, (yield work.call(run, self.policy.resolver)))
+        if type(answered) is Returned and not isinstance(answered.value, SETTLING):
+            nonsense = f"a resolver gave {answered.value!r}; it must give {SETTLEMENTS}"
+            answered = Raised(errors.InvalidOption(nonsense))
         if isinstance(answered, Raised):
             # Nobody is wiser than before: the next claimant may ask again at once.
-            yield from self._reported(self._ledger.lapse(claim), answered.error)
+            yield from self._reported(ledger.lapse(claim), answered.error)
             return answered
         match answered.value:
             case Happened(result):
                 return (yield from self._settle(run, Returned(result)))
-            case NotHappened():
-                return (yield from self._exhausted(claim))
-            case Abandoned(reason):
-                return (yield from self._fail(claim, Failure("Abandoned", reason)))
             case Undecided():
-                yield from self._ledger.doubt(claim)
+                yield from ledger.doubt(claim)
                 return Raised(errors.OutcomeUnknown(claim.key, claim.attempt))
-        nonsense = errors.InvalidOption(f"a resolver gave {answered.value!r}; it must give {SETTLEMENTS}")
-        yield from self._reported(self._ledger.lapse(claim), nonsense)
-        return Raised(nonsense)
-
-    def _exhausted(self, claim: Claimed) -> Steps[Raised | None]:
-        """Fail what did not happen in as many attempts as the limit allows; None when there is one left."""
-        limit = self.policy.max_attempts
-        if limit is None or claim.attempt <= limit:
-            return None
-        return (
-            yield from self._fail(claim, Failure("AttemptsExhausted", f"given up after {limit} attempts"))
-        )
-
-    def _fail(self, claim: Claimed, failure: Failure) -> Steps[Raised]:
-        yield from self._ledger.fail(claim, failure)
+            case Abandoned(reason):
+                failure = Failure("Abandoned", reason)
+            case NotHappened():
+                limit = self.policy.max_attempts
+                if limit is None or claim.attempt <= limit:
+                    return None
+                failure = Failure("AttemptsExhausted", f"given up after {limit} attempts")
+        yield from ledger.fail(claim, failure)
         return Raised(errors.FailedBefore(claim.key, failure.type, failure.message, claim.attempt))
 
     # Around the work: it is the running attempt, and its lease is kept alive.
@@ -483,10 +451,6 @@ def _replayer(flow: Flow) -> Callable[[str, str | None], Any]:
 REPLAYABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": PLAIN, "version": RECORD_VERSION}
 
 
-def _refused(error: errors.SemelError) -> Raised:
-    return Raised(error, begun=False)
-
-
 def _until_pause(steps: Steps[None]) -> Steps[None]:
     """Run these steps up to their first pause that takes time."""
     try:
@@ -502,11 +466,6 @@ def _until_pause(steps: Steps[None]) -> Steps[None]:
         return
 
 
-def _deferred(done: Raised) -> bool:
-    """Whether the work has said that it is not its turn, and that it has done nothing."""
-    return done.begun and isinstance(done.error, errors.Later)
-
-
 def _interrupted(claim: Claimed, error: BaseException) -> bool:
     """Whether the work was stopped from outside, or stopped itself because its lease was gone."""
     if isinstance(error, errors.ClaimLost):
@@ -514,4 +473,6 @@ def _interrupted(claim: Claimed, error: BaseException) -> bool:
     return not isinstance(error, Exception)
 
 
+SETTLING = (Happened, NotHappened, Abandoned, Undecided)
 SETTLEMENTS = "Happened(result), NotHappened(), Abandoned(reason) or Undecided()"
+NO_NEW_WORK = "no new work is begun"

@@ -179,24 +179,20 @@ def no_rescue(_steps: Steps[None], _on_error: object) -> None:
     """Leave the steps of an abandoned call undone: its lease ends by itself."""
 
 
-class PendingClaim:
+class PendingClaim(msgspec.Struct, eq=False):
     """A claim until its caller knows the outcome: what was sent, and what the next write expects."""
 
-    token = ""
     fingerprint: str | None = None
     subject: str | None = None
-    attempt = 1
-    lapsed = False
+    token: str = ""
+    attempt: int = 1
+    lapsed: bool = False
     before: Record | None = None
     """The record of the attempt before this one."""
     expect: Expect = ABSENT
     put: Put | None = None
     """The write that was sent last."""
-    ttl = 0.0
-
-    def __init__(self, fingerprint: str | None = None, subject: str | None = None) -> None:
-        self.fingerprint = fingerprint
-        self.subject = subject
+    ttl: float = 0.0
 
     def start(self, expired: Item | None = None) -> None:
         """Claim the key as if for the first time; an expired record is replaced."""

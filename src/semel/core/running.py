@@ -18,47 +18,29 @@ RETRIES_PER_LEASE = 10
 class Run:
     """One attempt at the work of one key, while it runs."""
 
-    __slots__ = (
-        "_clock",
-        "_lost",
-        "begun",
-        "claim",
-        "deadline",
-        "details",
-        "due",
-        "interrupted",
-        "kept",
-        "outer",
-        "over",
-        "promised",
-        "result",
-        "settling",
-        "subject",
-        "task",
-    )
+    result: Any = MISSING
+    details: dict[str, Any] | None = None
+    subject: str | None = None
+    task = ""
+    """The function that events about this attempt name, whoever writes its end."""
+    outer: "Run | None" = None
+    begun = False
+    over = False
+    """The work has ended; a task or a thread that it started may still have it for its context."""
+    kept = False
+    promised = False
+    settling = False
+    """A transaction that completes the claim is under way: a renewal that is refused says nothing."""
+    interrupted = False
+    """Its lease was ended, as nobody knows how far the work came."""
+    taken = False
+    """The claim is somebody else's."""
 
     def __init__(self, claim: Claimed, sent: float, clock: Clock) -> None:
-        self.claim: Claimed = claim
-        self.result: Any = MISSING
-        self.kept: bool = False
-        self.promised: bool = False
-        self.settling: bool = False
-        """A transaction that completes the claim is under way: a renewal that is refused says nothing."""
-        self.details: dict[str, Any] | None = None
-        self.subject: str | None = None
-        self.task: str = ""
-        """The function that events about this attempt name, whoever writes its end."""
-        self.outer: Run | None = None
-        self.begun: bool = False
-        self.interrupted: bool = False
-        """Its lease was ended, as nobody knows how far the work came."""
-        self.over: bool = False
-        """The work has ended; a task or a thread that it started may still have it for its context."""
+        self.claim = claim
         self._clock = clock
-        self._lost = False
-        lease = claim.lease
-        self.deadline: float = sent + lease
-        self.due: float = sent + lease / RENEWALS_PER_LEASE
+        self.deadline: float = sent + claim.lease
+        self.due: float = sent + claim.lease / RENEWALS_PER_LEASE
 
     def __repr__(self) -> str:
         state = "over" if self.over else "lost" if self.lost else "running"
@@ -82,7 +64,7 @@ class Run:
     @property
     def lost(self) -> bool:
         """Whether the lease is gone, so that somebody else may be at work on the same key."""
-        return not self.kept and (self._lost or self._clock.monotonic() >= self.deadline)
+        return not self.kept and (self.taken or self._clock.monotonic() >= self.deadline)
 
     def check(self) -> None:
         """Raise `ClaimLost` if the lease is gone; call it before every step that cannot be taken back."""
@@ -134,12 +116,7 @@ class Run:
 
     def lose(self) -> None:
         """The claim is somebody else's."""
-        self._lost = True
-
-
-def unprotected(id: str) -> Claimed:
-    """What stands for a claim where the store is down: no attempt, and nothing that could lapse."""
-    return Claimed(id, "", 0, float("inf"), float("inf"))
+        self.taken = True
 
 
 CURRENT: ContextVar[Run | None] = ContextVar("semel_current_run", default=None)
@@ -155,11 +132,6 @@ def current_run() -> Run:
     if run is None:
         raise LookupError("no function of semel's is running here")
     return run
-
-
-def leave(run: Run) -> None:
-    """Make the one around it the running attempt again."""
-    CURRENT.set(run.outer)
 
 
 def refuse_reentry(id: str) -> None:
