@@ -3,7 +3,7 @@
 import pytest
 
 from semel.core.commands import ABSENT, Applied, Cancelled, Get, Put, Refused, Transact
-from semel.core.parts import TRIES, Part, PartVerdict, TimedPlan, alone, built_once, commit, unrefusable
+from semel.core.parts import TRIES, Part, PartVerdict, TimedPlan, alone, commit, unrefusable
 from semel.errors import (
     CapReached,
     StoreOutcomeUnknown,
@@ -134,19 +134,6 @@ def _noting(steps, order):
         if isinstance(command, Get):
             order.append(command.key)
         reply = yield command
-
-
-def test_what_is_built_once_is_not_planned_anew():
-    stale, large, builds = Piece("a", PartVerdict.STALE), Piece("b"), []
-
-    def build():
-        yield from ()
-        builds.append(large)
-        return large
-
-    results, sent = run(commit([stale, built_once(build)], "mark"), refused(True, False), MADE)
-    assert results == ["a", "b"]
-    assert (stale.planned, len(builds), sent[0] == sent[1]) == (2, 1, True)
 
 
 def test_an_expired_item_is_replaced_and_no_part_hears_of_it():

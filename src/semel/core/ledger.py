@@ -15,8 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -57,10 +56,10 @@ from semel.core.commands import (
     write_each,
 )
 from semel.core.events import Events, What
-from semel.core.functions import refuse_lazy
+from semel.core.functions import describe_lazy, refuse_lazy
 from semel.core.keys import Key, key_of
 from semel.core.lifecycle import Move, Status
-from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, built_once
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict
 from semel.core.policy import (
     DAY,
     HOUR,
@@ -105,7 +104,6 @@ Details: TypeAlias = dict[str, Any] | None
 Answers: TypeAlias = list[bool]
 Outcomes: TypeAlias = list[Outcome]
 Rescue: TypeAlias = Callable[[Steps[None], Callable[[errors.StoreError, str], object]], None]
-Notify: TypeAlias = Callable[[], object]
 
 # An error's message is kept for a person to read; it is no place for data.
 MAX_ERROR_TEXT = 1000
@@ -134,28 +132,20 @@ SHORTEST_LOOK = 0.001
 
 MISTYPED = "the result is not what the return annotation says, and later calls are given plain JSON"
 
-# The moves by which a doubt is settled, and those by which an operator overrides what a record says.
+# The moves by which a doubt is settled, and those by which an operator overrides a record.
 SETTLE: dict[type, Move] = {
     Happened: lifecycle.SETTLE_DONE,
     NotHappened: lifecycle.SETTLE_UNDONE,
     Abandoned: lifecycle.SETTLE_FAILED,
 }
-OVERRIDE: dict[type, Move] = {
-    Happened: lifecycle.OVERRIDE_DONE,
-    NotHappened: lifecycle.OVERRIDE_UNDONE,
-    Abandoned: lifecycle.OVERRIDE_FAILED,
-}
-OVERRIDDEN: dict[type, str] = {
-    Happened: "completed by hand",
-    NotHappened: "released by hand",
-    Abandoned: "failed by hand",
+OVERRIDE: dict[type, tuple[Move, str]] = {
+    Happened: (lifecycle.OVERRIDE_DONE, "completed by hand"),
+    NotHappened: (lifecycle.OVERRIDE_UNDONE, "released by hand"),
+    Abandoned: (lifecycle.OVERRIDE_FAILED, "failed by hand"),
 }
 
 # How an attempt has ended, by what its record says.
 ENDED = {Status.COMPLETED: "completed", Status.FAILED: "failed", Status.RELEASED: "released"}
-
-# The reply of a transaction to each of its parts.
-APPLIED = Applied(0.0)
 
 MARK = not_kept("mark")
 DROPPED = not_kept("dropped")
@@ -168,11 +158,12 @@ IGNORED_ON_RESEND = frozenset({"expires_at", "doubt", "doubt_since", "history", 
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a claim ends: the move, what it changes, and what reports it."""
+    """How a claim ends: the move, what it changes, and what listeners are told."""
 
     move: Move
     change: Item
-    notify: Notify | None = None
+    event: What | None = None
+    detail: str = ""
 
 
 def no_rescue(_steps: Steps[None], _on_error: object) -> None:
@@ -315,28 +306,20 @@ class LedgerSteps:
         names = [self.name(key) for key in keys]
         if len(set(names)) < len(names):
             raise errors.UsageError("a key is claimed once in a batch: drop its duplicates first")
-        if not names:
-            return []
         pending = [PendingClaim(None, self.realm.subject_of(one)) for one in subjects or [None] * len(names)]
-        claiming = self._claimed_many(names, terms, decoder_for(returns), pending)
-        return (yield from self.guarded(claiming, *pending))
-
-    def _claimed_many(
-        self,
-        names: Sequence[str],
-        terms: ClaimTerms,
-        decoder: Decoder,
-        pending: Sequence[PendingClaim],
-    ) -> Steps[Outcomes]:
+        decoder = decoder_for(returns)
         asked = zip(names, pending, strict=True)
-        claiming = [self.claim_on(id, terms, decoder, one) for id, one in asked]
-        found = yield from side_by_side([_readably(each) for each in claiming])
-        outcomes = [one for one in found if not isinstance(one, errors.SemelError)]
-        if len(outcomes) < len(found):
-            mine = [one for one in outcomes if isinstance(one, Claimed)]
-            yield from self.release_many(mine, counted=False)
-            raise next(one for one in found if isinstance(one, errors.SemelError))
-        return outcomes
+        claiming = [_readably(self.claim_on(id, terms, decoder, one)) for id, one in asked]
+        return (yield from self.guarded(self._claimed_all(claiming), *pending))
+
+    def _claimed_all(self, claiming: Sequence[Steps[Outcome | errors.SemelError]]) -> Steps[Outcomes]:
+        """Claim all of them; if one cannot be read, release the others and raise its error."""
+        found = yield from side_by_side(claiming)
+        failed = [one for one in found if isinstance(one, errors.SemelError)]
+        if failed:
+            yield from self.release_many([one for one in found if isinstance(one, Claimed)], counted=False)
+            raise failed[0]
+        return cast("Outcomes", found)
 
     def claim_on(  # noqa: C901 - a claim, read from top to bottom
         self, id: str, terms: ClaimTerms, decoder: Decoder, pending: PendingClaim, seen: Found | None = None
@@ -381,32 +364,30 @@ class LedgerSteps:
     def _build_claim(self, id: str, terms: ClaimTerms, pending: PendingClaim) -> Put:
         worker = worker_name(self._worker, self._task)
         item = new_record(terms, pending.token, worker, pending.fingerprint, pending.subject)
-        if pending.before is not None:
-            self._continue(item, pending.before, pending.attempt)
+        before = pending.before
+        if before is not None:  # the next attempt at the work of an earlier one
+            lapsed = before.status is Status.IN_PROGRESS
+            ended = before.lease_until if lapsed else before.updated_at
+            item |= {
+                "attempt": pending.attempt,
+                "created_at": before.created_at,
+                "began_at": NOW,
+                "fingerprint": before.fingerprint or pending.fingerprint,
+                "history": self.history(before, "lapsed" if lapsed else "released", ended),
+            }
+            if before.subject:
+                item["subject"] = before.subject
         if terms.on_lapsed != "rerun":
             item |= self._found_by() | {"expires_at": doubt_end(terms.doubt_ttl)}
         return Put(LEDGER, id, item, pending.expect)
 
-    def _continue(self, item: Item, before: Record, attempt: int) -> None:
-        """Make a new record the next attempt at the work of an earlier one."""
-        item["attempt"] = attempt
-        item["created_at"] = before.created_at
-        item["fingerprint"] = before.fingerprint or item["fingerprint"]
-        if before.subject:
-            item["subject"] = before.subject
-        lapsed = before.status is Status.IN_PROGRESS
-        ended = before.lease_until if lapsed else before.updated_at
-        item["history"] = self.history(before, "lapsed" if lapsed else "released", ended)
-        item["began_at"] = NOW
-
     def _won(self, id: str, terms: ClaimTerms, won: PendingClaim) -> Claimed:
         lease, ttl, on_lapsed = terms.lease, terms.ttl, terms.on_lapsed
-        claim = Claimed(id, won.token, won.attempt, lease, ttl, won.lapsed, on_lapsed, terms.doubt_ttl)
-        if claim.lapsed:
-            self.events.warn(What.TAKEN_OVER, claim.id, claim.attempt)
+        if won.lapsed:
+            self.events.warn(What.TAKEN_OVER, id, won.attempt)
         elif self.events.listeners:
-            self.events.emit(What.CLAIMED, claim.id, claim.attempt)
-        return claim
+            self.events.emit(What.CLAIMED, id, won.attempt)
+        return Claimed(id, won.token, won.attempt, lease, ttl, won.lapsed, on_lapsed, terms.doubt_ttl)
 
     def _outcome(
         self, record: Record, now: float, fingerprint: str | None, decoder: Decoder
@@ -470,9 +451,7 @@ class LedgerSteps:
 
     def complete(self, claim: Claimed, result: Any = None, *, details: Details = None) -> Steps[None]:
         """The effect happened: store its result, and details for people to read."""
-        refuse_lazy(result, f"the work on {claim.key!r}")
-        ending = yield from self.completion(claim, result, details)
-        yield from self.end(claim, ending)
+        yield from self.end(claim, (yield from self.completion(claim, result, details)))
 
     def fail(self, claim: Claimed, error: BaseException | Failure, *, details: Details = None) -> Steps[None]:
         """It failed, and the failure is final."""
@@ -491,6 +470,8 @@ class LedgerSteps:
 
         `promised` reads the result later; one that it cannot read stays plain JSON.
         """
+        if describe_lazy(type(result)):  # type: ignore[arg-type]  # it is hashable
+            refuse_lazy(result, f"the work on {claim.key!r}")
         encoded = self.codec.encode(result, claim.id, promised)
         body = encoded.body
         if encoded.problem is not None or encoded.misfit:
@@ -498,20 +479,23 @@ class LedgerSteps:
         change: Item = {"result": body.data, "encoding": body.encoding}
         if details:
             change = self._noted(claim.id, change, details)
-        return Ending(lifecycle.COMPLETE, change, self._report(What.COMPLETED, claim))
+        return Ending(lifecycle.COMPLETE, change, What.COMPLETED)
 
     def failure(self, claim: Claimed, error: BaseException | Failure, details: Details = None) -> Ending:
-        """Return how a claim ends that failed for good."""
+        """Return how a claim ends that failed for good; the error is told where somebody scrubs its words."""
         failure = self._kept(error)
         change = self._noted(claim.id, {"error": self._sealed_text(claim.id, failure)}, details)
-        return Ending(lifecycle.FAIL, change, partial(self._warn_of_failure, claim, failure))
+        detail = failure.type if self.events.scrub is None else f"{failure.type}: {failure.message}"
+        return Ending(lifecycle.FAIL, change, What.FAILED, detail)
 
     def releasing(
         self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
     ) -> Ending:
         """Return how a claim ends that did not happen."""
-        change = self._released(claim, error, counted)
-        return Ending(lifecycle.RELEASE, change, self._report(What.RELEASED, claim))
+        change: Item = {"error": None if error is None else self._kept_text(claim.id, error)}
+        if not counted:
+            change["attempt"] = claim.attempt - 1
+        return Ending(lifecycle.RELEASE, change, What.RELEASED)
 
     def end(self, claim: Claimed, ending: Ending, until: float | None = None) -> Steps[None]:
         """End a claim in one write; retry while the store is unavailable, up to the end of the lease."""
@@ -520,53 +504,51 @@ class LedgerSteps:
             reply: Applied | Refused = yield update
         except RETRYABLE as failed:
             reply = yield from self._send_while_held(update, claim.lease, until, failed)
-        if type(reply) is not Applied and (held := held_as(claim, ending.move, reply)):
-            update = Update(LEDGER, claim.id, update.set, held)
-            reply = yield from self._send_while_held(update, claim.lease, until)
-        self._report_end(claim, ending, reply)
+        if type(reply) is not Applied:
+            if held := held_as(claim, ending.move, reply):
+                update = Update(LEDGER, claim.id, update.set, held)
+                reply = yield from self._send_while_held(update, claim.lease, until)
+            self._raise_if_refused(claim, ending, reply)
+        self._announce(claim, ending)
 
-    def part(self, claim: Claimed, ending: Ending, expect: Item | None = None) -> PartPlan[None]:
-        """End a claim as a part of a transaction."""
-        update = self._update(claim, ending, expect)
+    def part(
+        self, claim: Claimed, ending: Ending | Steps[Ending], expect: Item | None = None
+    ) -> PartPlan[None]:
+        """End a claim as a part of a transaction; a retry does not store its result again."""
+        update: Update | None = None
 
         def judge(refusals: PartRefusals) -> PartVerdict | errors.SemelError:
             nonlocal update
-            refused = refusals[0]
-            if expect is None and refused is not None and (held := held_as(claim, ending.move, refused)):
-                update = Update(LEDGER, claim.id, update.set, held)
+            [refused] = refusals
+            if expect is None and (held := held_as(claim, ending.move, refused)):
+                update = Update(LEDGER, claim.id, ending.change, held)
                 return PartVerdict.STALE
-            return self._judge(claim, ending, None if refused is None else refused.item)
+            return self._judge(claim, ending, refused.item)
 
         def plan(_mark: str) -> Steps[Part[None]]:
-            yield from ()
-            return Part((update,), judge, lambda _: self._report_end(claim, ending, APPLIED), True)
+            nonlocal ending, update
+            if not isinstance(ending, Ending):
+                ending = yield from ending
+            update = update or self._update(claim, ending, expect)
+            return Part((update,), judge, lambda _: self._announce(claim, ending), True)
 
         return plan
-
-    def completion_part(self, claim: Claimed, result: Any = None, details: Details = None) -> PartPlan[None]:
-        """Complete a claim as a part of a transaction; a retry does not store its result again."""
-
-        def build() -> Steps[PartPlan[None]]:
-            refuse_lazy(result, f"the work on {claim.key!r}")
-            return self.part(claim, (yield from self.completion(claim, result, details)))
-
-        return built_once(build)
 
     def complete_many(
         self, claims: Iterable[Claimed], result: Any = None, *, details: Details = None
     ) -> Steps[Answers]:
         """The effects of several claims happened, with one result for each; False where a claim was lost."""
-        moves = [
-            (claim, self._noted(claim.id, self._shared_result(claim, result), details)) for claim in claims
-        ]
-        return self._move_many(moves, lifecycle.COMPLETE, What.COMPLETED)
+        ends = []
+        for claim in claims:
+            change = self._noted(claim.id, self._shared_result(claim, result), details)
+            ends.append((claim, Ending(lifecycle.COMPLETE, change, What.COMPLETED)))
+        return self._end_many(ends)
 
     def release_many(
         self, claims: Iterable[Claimed], error: BaseException | Failure | None = None, *, counted: bool = True
     ) -> Steps[Answers]:
         """None of them happened; let the next attempts run. False where a claim was lost."""
-        moves = [(claim, self._released(claim, error, counted)) for claim in claims]
-        return self._move_many(moves, lifecycle.RELEASE, What.RELEASED)
+        return self._end_many([(claim, self.releasing(claim, error, counted=counted)) for claim in claims])
 
     def _shared_result(self, claim: Claimed, result: Any) -> Item:
         refuse_lazy(result, f"the work on {claim.key!r}")
@@ -575,35 +557,29 @@ class LedgerSteps:
             raise errors.UsageError(f"a result that many claims share has to fit each row: {encoded.problem}")
         return {"result": encoded.body.data, "encoding": encoded.body.encoding}
 
-    def _move_many(self, moves: list[tuple[Claimed, Item]], move: Move, what: What) -> Steps[Answers]:
-        if not moves:
-            return []
-        updates = [
-            Update(LEDGER, claim.id, apply_move(change, move, claim, self.prefix), move.expects(claim.token))
-            for claim, change in moves
-        ]
-        lease = max(claim.lease for claim, _ in moves)
-        many: Many = yield from self._send_while_held(Batch(tuple(updates)), lease, None)
-        replies = dict(enumerate(many.replies))
-        held = {
-            place: Update(LEDGER, claim.id, change, expect)
-            for place, (claim, change) in enumerate(moves)
-            if (expect := held_as(claim, move, replies[place]))
-        }
-        if held:
-            many = yield from self._send_while_held(Batch(tuple(held.values())), lease, None)
-            replies |= zip(held, many.replies, strict=True)
-        return [self._moved(claim, change, move, what, replies[n]) for n, (claim, change) in enumerate(moves)]
+    def _end_many(self, ends: Sequence[tuple[Claimed, Ending]]) -> Steps[Answers]:
+        replies: dict[int, Any] = {}
+        left = {place: self._update(*end) for place, end in enumerate(ends)}
+        for _ in range(2):  # again for those that were marked as unresolved meanwhile
+            if left:
+                lease = max(claim.lease for claim, _ in ends)
+                many: Many = yield from self._send_while_held(Batch(tuple(left.values())), lease, None)
+                replies |= zip(left, many.replies, strict=True)
+            left = {
+                place: Update(LEDGER, claim.id, ending.change, held)
+                for place, (claim, ending) in enumerate(ends)
+                if place in left and (held := held_as(claim, ending.move, replies[place]))
+            }
+        return [self._was_made(*end, replies[place]) for place, end in enumerate(ends)]
 
-    def _moved(self, claim: Claimed, change: Item, move: Move, what: What, reply: Applied | Refused) -> bool:
+    def _was_made(self, claim: Claimed, ending: Ending, reply: Applied | Refused) -> bool:
         """Report what became of one of many moves, and return whether it was made."""
-        made = type(reply) is Applied or already_applied(reply.item, claim.token, change)
-        if made:
-            notify = self.events.warn if what is What.HELD else self.events.emit
-            notify(what, claim.id, claim.attempt)
-        else:
-            self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
-        return made
+        try:
+            self._raise_if_refused(claim, ending, reply)
+        except errors.ClaimLost:
+            return False
+        self._announce(claim, ending)
+        return True
 
     # Other moves of a holder
 
@@ -617,38 +593,39 @@ class LedgerSteps:
 
     def doubt(self, claim: Claimed) -> Steps[None]:
         """The holder cannot tell whether the effect happened; somebody else has to."""
-        notify = partial(self.events.warn, What.HELD, claim.id, claim.attempt)
-        return self._move(claim, Ending(lifecycle.DOUBT, self._found_by(), notify))
+        return self._move(claim, Ending(lifecycle.DOUBT, self._found_by(), What.HELD))
 
     def doubt_many(self, claims: Iterable[Claimed]) -> Steps[Answers]:
         """The holder of several claims cannot tell whether their effects happened; False for each lost."""
-        moves = [(claim, self._found_by()) for claim in claims]
-        return self._move_many(moves, lifecycle.DOUBT, What.HELD)
+        return self._end_many([(one, Ending(lifecycle.DOUBT, self._found_by(), What.HELD)) for one in claims])
 
     def abandon(self, claim: Claimed) -> Steps[None]:
         """The caller was interrupted at its work: end the lease if it can be, for the next one's policy."""
-        move = lifecycle.LAPSE
-        change = apply_move({"lease_until": NOW}, move, claim, self.prefix)
-        yield from _attempted(Update(LEDGER, claim.id, change, move.expects(claim.token)))
+        yield from _attempted(self._update(claim, Ending(lifecycle.LAPSE, {"lease_until": NOW})))
 
-    def _move(self, claim: Claimed, ending: Ending) -> Steps[None]:
-        """Make a holder's move by itself."""
-        reply = yield from write(self._update(claim, ending))
-        self._report_end(claim, ending, reply)
+    def _move(self, claim: Claimed, ending: Ending, expect: Item | None = None) -> Steps[None]:
+        """Make a move by itself."""
+        self._raise_if_refused(claim, ending, (yield from write(self._update(claim, ending, expect))))
+        self._announce(claim, ending)
 
     def _update(self, claim: Claimed, ending: Ending, expect: Item | None = None) -> Update:
         move = ending.move
         change = apply_move(ending.change, move, claim, self.prefix)
         return Update(LEDGER, claim.id, change, expect or move.expects(claim.token))
 
-    def _report_end(self, claim: Claimed, ending: Ending, reply: Applied | Refused) -> None:
-        """Report a move that was made, now or before; raise what its refusal means if it was not."""
+    def _announce(self, claim: Claimed, ending: Ending) -> None:
+        """Tell listeners of a move that was made; some are to be looked at."""
+        event = ending.event
+        if event is What.FAILED or event is What.HELD:
+            self.events.warn(event, claim.id, claim.attempt, ending.detail)
+        elif event is not None and self.events.listeners:
+            self.events.emit(event, claim.id, claim.attempt)
+
+    def _raise_if_refused(self, claim: Claimed, ending: Ending, reply: Applied | Refused) -> None:
         if type(reply) is Refused:
             verdict = self._judge(claim, ending, reply.item)
             if isinstance(verdict, errors.SemelError):
                 raise verdict
-        if ending.notify is not None:
-            ending.notify()
 
     def _judge(self, claim: Claimed, ending: Ending, item: Item | None) -> PartVerdict | errors.SemelError:
         """What it means that a move was refused: it was made before, or the claim is lost."""
@@ -694,32 +671,24 @@ class LedgerSteps:
                 pause = min(pause * 2, LONGEST_PAUSE, until - now)
             failed = None
 
-    def _report(self, what: What, claim: Claimed) -> Notify | None:
-        """Return what reports this event of a claim; None if nobody listens."""
-        if not self.events.listeners:
-            return None
-        return partial(self.events.emit, what, claim.id, claim.attempt)
-
-    def _warn_of_failure(self, claim: Claimed, failure: Failure) -> None:
-        """Tell that work has failed for good: with the error's words, where somebody scrubs them."""
-        detail = failure.type if self.events.scrub is None else f"{failure.type}: {failure.message}"
-        self.events.warn(What.FAILED, claim.id, claim.attempt, detail)
-
     # Looking and waiting
 
     def get(self, key: str | Key) -> Steps[Record | None]:
         """The record of a key, or None."""
-        id = self.name(key)
+        record, _ = yield from self._look(self.name(key))
+        return record
+
+    def _look(self, id: str) -> Steps[tuple[Record | None, float]]:
+        """Read the record of a qualified name, and the store's time."""
         found = yield from read(Get(LEDGER, id))
-        return self._record(id, found.item)
+        return self._record(id, found.item), found.now
 
     def peek(self, id: str, fingerprint: str | None, decoder: Decoder) -> Steps[Outcome | None]:
         """What a claim would find on a qualified name that is done; None where it is not."""
-        found = yield from read(Get(LEDGER, id))
-        record = self._record(id, found.item)
+        record, now = yield from self._look(id)
         if record is None or record.status is not Status.COMPLETED:
             return None
-        return (yield from self._outcome(record, found.now, fingerprint, decoder))
+        return (yield from self._outcome(record, now, fingerprint, decoder))
 
     def result(self, record: Record, returns: Any = Any) -> Steps[Any]:
         """The result that a record holds; `MISSING` when only the fact was kept."""
@@ -728,9 +697,8 @@ class LedgerSteps:
     def wait(self, key: str | Key, timeout: Seconds = LEASE) -> Steps[Record | None]:
         """Wait until nobody is at work on the key, and give the record as it then is."""
         id = self.name(key)
-        found = yield from read(Get(LEDGER, id))
-        record = self._record(id, found.item)
-        if record is None or not is_running(record, found.now):
+        record, now = yield from self._look(id)
+        if record is None or not is_running(record, now):
             return record
         found = yield from self.settled(id, seconds(timeout))
         record = self._record(id, found.item)
@@ -780,35 +748,30 @@ class LedgerSteps:
                 f"{settlement!r} settles nothing: give Happened(result), NotHappened() or Abandoned(reason)"
             )
         id = self.name(key)
-        found = yield from read(Get(LEDGER, id))
-        record = self._record(id, found.item)
+        record, now = yield from self._look(id)
         terms = ClaimTerms(0, SETTLED if ttl is None else seconds(ttl), on_lapsed="hold")
-        if record is not None and next_move(record, found.now, terms) is lifecycle.HOLD:
+        if record is not None and next_move(record, now, terms) is lifecycle.HOLD:
             yield from self._give_up(record, lifecycle.HOLD, terms)
         elif record is None or record.status is not Status.UNKNOWN:
             state = "absent" if record is None else record.status.value
             raise errors.Refused(key_of(id), f"is {state}; only what is UNKNOWN, or lapsed, is settled")
-        span = kept_for(record, found.now) if ttl is None else terms.ttl
+        span = kept_for(record, now) if ttl is None else terms.ttl
         claim = Claimed(id, record.token, record.attempt, 0, span, on_lapsed="hold")
-        history = self.acted(record, "settled", found.now, by, why)
+        history = self.acted(record, "settled", now, by, why)
         ending = yield from self._settling(claim, settlement, SETTLE[type(settlement)], {"history": history})
         # A holder that has renewed its lease since may have begun its work: that is for another resolution.
         expect = ending.move.expects(record.token) | {"lease_until": record.lease_until}
-        self._report_end(claim, ending, (yield from write(self._update(claim, ending, expect))))
+        yield from self._move(claim, ending, expect)
 
     def override(
         self, record: Record, settlement: Settlement, *, now: float, ttl: float, by: str, why: str
     ) -> PartPlan[None]:
         """An operator decides what became of a key, whatever its record said, if that is still as it was."""
-        move, done = OVERRIDE[type(settlement)], OVERRIDDEN[type(settlement)]
+        move, done = OVERRIDE[type(settlement)]
         claim = Claimed(record.id, record.token, record.attempt, 0, ttl, on_lapsed="hold")
-
-        def build() -> Steps[PartPlan[None]]:
-            change = {"error": None, "history": self.acted(record, done, now, by, why)}
-            ending = yield from self._settling(claim, settlement, move, change)
-            return self.part(claim, ending, move.expects(record.token, record.status))
-
-        return built_once(build)
+        change = {"error": None, "history": self.acted(record, done, now, by, why)}
+        ending = self._settling(claim, settlement, move, change)
+        return self.part(claim, ending, move.expects(record.token, record.status))
 
     def acted(self, record: Record, how: str, now: float, by: str, why: str) -> str:
         """The history of a record once somebody has done this to it."""
@@ -819,15 +782,14 @@ class LedgerSteps:
         return self.history(record, *_unfinished(record, now), act)
 
     def _settling(self, claim: Claimed, settlement: Settlement, move: Move, change: Item) -> Steps[Ending]:
-        notify: Notify | None = None
+        event: What | None = None
         match settlement:
             case Happened(result):
-                refuse_lazy(result, f"the work on {claim.key!r}")
-                change = (yield from self.completion(claim, result)).change | change
-                notify = self._report(What.COMPLETED, claim)
+                completion = yield from self.completion(claim, result)
+                change, event = completion.change | change, completion.event
             case Abandoned(reason):
                 change |= {"error": self._kept_text(claim.id, Failure("Abandoned", reason))}
-        return Ending(move, change, notify)
+        return Ending(move, change, event)
 
     # Marking and forgetting
 
@@ -836,29 +798,25 @@ class LedgerSteps:
         [new] = yield from self.check_and_set_many([key], ttl)
         return new
 
-    def _mark(self, id: str, ttl: float, token: str) -> Put:
-        """Write a record that is done from the start, if there is none."""
-        return Put(LEDGER, id, self._marked(ttl, token), ABSENT)
-
-    def _marked(self, ttl: float, token: str) -> Item:
+    def _mark(self, ttl: float, token: str) -> Item:
+        """Return a record that is done from the start."""
         done = {"status": "COMPLETED", "encoding": MARK.encoding}
         return new_record(ClaimTerms(0, ttl), token, self.worker()) | done
 
     def check_and_set_many(self, keys: Iterable[str | Key], ttl: Seconds = HOUR) -> Steps[Answers]:
         """True for each new key, in one round trip; of equal keys in the batch the first one counts."""
-        token = self.token()
-        names = [self.name(key) for key in keys]
-        if not names:
-            return []
-        item = self._marked(lasting(ttl, self.horizon), token)
-        marks = {id: Put(LEDGER, id, item, ABSENT) for id in dict.fromkeys(names)}
+        token, names = self.token(), [self.name(key) for key in keys]
+        mark = self._mark(lasting(ttl, self.horizon), token)
         new: dict[str, bool] = {}
-        left: dict[str, Put] = marks
+        left: dict[str, Put] = {id: Put(LEDGER, id, mark, ABSENT) for id in names}
         while left:
-            replies = dict(zip(left, (yield from write_each(tuple(left.values()))), strict=True))
-            new |= {id: _new(reply, token) for id, reply in replies.items()}
-            retries = {id: _over_released(marks[id], reply) for id, reply in replies.items()}
-            left = {id: again for id, again in retries.items() if again is not None}
+            replies = yield from write_each(tuple(left.values()))
+            for id, reply in zip(list(left), replies, strict=True):
+                new[id] = _was_made(reply, token)
+                if released := _released(reply):
+                    left[id] = Put(LEDGER, id, mark, released)
+                else:
+                    del left[id]
         # Popping leaves the later ones of equal keys without an entry: they are duplicates.
         firsts = [new.pop(id, False) for id in names]
         for id, first in zip(names, firsts, strict=True):
@@ -882,35 +840,31 @@ class LedgerSteps:
 
     def mark_processed(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[None]:
         """Record that the key is done, whatever became of earlier attempts; a running one is left alone."""
-        token = self.token()
-        mark = self._mark(self.name(key), lasting(ttl, self.horizon), token)
-        reply = yield from write(mark)
-        while not _new(reply, token):
-            record = self._record(mark.key, reply.item)
-            if record is None:
-                reply = yield from write(mark)
-            elif record.status is Status.COMPLETED:
+        id, token, span = self.name(key), self.token(), lasting(ttl, self.horizon)
+        mark, terms = self._mark(span, token), ClaimTerms(0, span, on_lapsed="hold")
+        while True:
+            reply = yield from write(Put(LEDGER, id, mark, ABSENT))
+            record = self._record(id, None if _was_made(reply, token) else reply.item)
+            if _was_made(reply, token) or (record is not None and record.status is Status.COMPLETED):
                 return
-            elif is_running(record, reply.now):
+            if record is None:
+                continue
+            if is_running(record, reply.now):
                 raise errors.InProgress(record.key, record.lease_until - reply.now, record.attempt)
-            elif record.status is Status.IN_PROGRESS:
-                yield from self._give_up(
-                    record, lifecycle.HOLD, ClaimTerms(0, seconds(ttl), on_lapsed="hold")
-                )
-                reply = yield from write(mark)
-            else:
-                move = lifecycle.MARK
-                settled = Claimed(mark.key, record.token, record.attempt, 0, seconds(ttl), on_lapsed="hold")
-                change = apply_move({"result": None, "encoding": MARK.encoding}, move, settled, self.prefix)
-                reply = yield from write(Update(LEDGER, mark.key, change, as_read(record)))
+            if record.status is Status.IN_PROGRESS:
+                yield from self._give_up(record, lifecycle.HOLD, terms)
+                continue
+            change: Item = {"result": None, "encoding": MARK.encoding}
+            change = apply_move(change, lifecycle.MARK, terms, self.prefix)
+            if type((yield from write(Update(LEDGER, id, change, as_read(record))))) is Applied:
+                return
 
     def drop_result(self, key: str | Key) -> Steps[bool]:
         """Let the result go and keep the fact, so that duplicates are still known; False if there is none."""
-        found = yield from read(Get(LEDGER, self.name(key)))
-        record = self._record(self.name(key), found.item)
+        record, now = yield from self._look(self.name(key))
         if record is None or record.status is not Status.COMPLETED:
             return False
-        history = self.acted(record, "dropped", found.now, "", "")
+        history = self.acted(record, "dropped", now, "", "")
         change: Item = {"result": None, "encoding": DROPPED.encoding, "updated_at": NOW, "history": history}
         reply = yield from write(Update(LEDGER, record.id, change, as_read(record)))
         if isinstance(reply, Refused) and not already_applied(reply.item, record.token, change):
@@ -1002,13 +956,12 @@ class LedgerSteps:
                 LEDGER, self.prefix, reverse=reverse, index=index.name, limit=left, after=after
             )
             for item in page.items:
-                found = yield from read(Get(LEDGER, item[LEDGER.partition]))
                 try:
-                    record = self._record(item[LEDGER.partition], found.item)
+                    record, now = yield from self._look(item[LEDGER.partition])
                 except errors.RecordCorrupt as error:
                     unreadable.append(error.key)
                     continue
-                if record is not None and wanted(record, found.now):
+                if record is not None and wanted(record, now):
                     records.append(record)
             after, looked = page.after, looked + max(page.read, len(page.items))
             if after is None or len(records) >= limit:
@@ -1021,10 +974,6 @@ class LedgerSteps:
         if encoded.misfit:
             self.events.warn(What.RESULT_MISTYPED, claim.id, claim.attempt, f"{MISTYPED}: {encoded.misfit}")
         return encoded.body if encoded.problem is None else (yield from self._overflow(claim, encoded))
-
-    def _released(self, claim: Claimed, error: BaseException | Failure | None, counted: bool = True) -> Item:
-        change: Item = {"error": None if error is None else self._kept_text(claim.id, error)}
-        return change if counted else change | {"attempt": claim.attempt - 1}
 
     def _found_by(self) -> Item:
         """Return the attributes by which the index of unresolved records finds one."""
@@ -1194,12 +1143,12 @@ def held_as(claim: Claimed, move: Move, reply: Applied | Refused) -> Item | None
     return move.expects(claim.token, others[0]) if others else None
 
 
-def _over_released(mark: Put, reply: Applied | Refused) -> Put | None:
-    """Return the mark to write over a record that was released, if that refused it."""
+def _released(reply: Applied | Refused) -> Item | None:
+    """Return what the next write expects, if the record that refused one was released."""
     item = reply.item if type(reply) is Refused else None
     if item is None or item.get("status") != Status.RELEASED.value:
         return None
-    return Put(LEDGER, mark.key, mark.item, {"token": item["token"], "status": item["status"]})
+    return {"token": item["token"], "status": item["status"]}
 
 
 def _differs(record: Record, fingerprint: str | None) -> bool:
@@ -1281,7 +1230,8 @@ def _failed(record: Record, _now: float) -> bool:
     return record.status is Status.FAILED
 
 
-def _new(reply: Applied | Refused, token: str) -> bool:
+def _was_made(reply: Applied | Refused, token: str) -> bool:
+    """Return whether a write with this token was made, now or before."""
     return type(reply) is Applied or (reply.item is not None and reply.item.get("token") == token)
 
 

@@ -34,7 +34,7 @@ class Move(msgspec.Struct, frozen=True):
     """Only once the lease has expired."""
     status: str = ""
     first: str = ""
-    """The first of the starting states, as it is stored."""
+    """The state that it leads to, and the first of the starting states, as they are stored."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "status", self.to.value)
@@ -45,62 +45,43 @@ class Move(msgspec.Struct, frozen=True):
         return {"token": token, "status": self.first if status is None else status.value}
 
 
-RUNNING = (Status.IN_PROGRESS,)
+IN_PROGRESS, COMPLETED, FAILED, UNKNOWN, RELEASED = Status
+RUNNING = (IN_PROGRESS,)
 # A holder that was given up for lost and comes back with its token knows better than anyone what happened.
-HELD = (Status.IN_PROGRESS, Status.UNKNOWN)
+HELD = (IN_PROGRESS, UNKNOWN)
 
 TAKE_OVER = Move(
-    "take over", RUNNING, Status.IN_PROGRESS, "the lease ran out; the policy is to run again", lapsed=True
+    "take over", RUNNING, IN_PROGRESS, "the lease ran out; the policy is to run again", lapsed=True
 )
-RECLAIM = Move("reclaim", (Status.RELEASED,), Status.IN_PROGRESS, "an earlier attempt released it")
-RENEW = Move("renew", RUNNING, Status.IN_PROGRESS, "the holder is still at work")
+RECLAIM = Move("reclaim", (RELEASED,), IN_PROGRESS, "an earlier attempt released it")
+RENEW = Move("renew", RUNNING, IN_PROGRESS, "the holder is still at work")
 LAPSE = Move(
-    "lapse", RUNNING, Status.IN_PROGRESS, "the holder was interrupted: its lease ends now, as after a crash"
+    "lapse", RUNNING, IN_PROGRESS, "the holder was interrupted: its lease ends now, as after a crash"
 )
-COMPLETE = Move("complete", HELD, Status.COMPLETED, "the effect happened")
-FAIL = Move("fail", HELD, Status.FAILED, "it failed, and the failure is final")
-RELEASE = Move("release", HELD, Status.RELEASED, "it did not happen; a retry may run")
-DOUBT = Move("doubt", RUNNING, Status.UNKNOWN, "the remote system does not know either")
-HOLD = Move("hold", RUNNING, Status.UNKNOWN, "the lease ran out; the policy is to ask a person", lapsed=True)
-EXHAUST = Move("exhaust", (Status.RELEASED,), Status.FAILED, "released as often as the limit allows")
-EXHAUST_LAPSED = Move("exhaust", RUNNING, Status.FAILED, "vanished as often as the limit allows", lapsed=True)
-SETTLE_DONE = Move("settle", (Status.UNKNOWN,), Status.COMPLETED, "somebody found that it happened")
-SETTLE_UNDONE = Move("settle", (Status.UNKNOWN,), Status.RELEASED, "somebody found that it did not")
-SETTLE_FAILED = Move("settle", (Status.UNKNOWN,), Status.FAILED, "somebody abandoned it")
-MARK = Move(
-    "mark",
-    (Status.RELEASED, Status.FAILED, Status.UNKNOWN),
-    Status.COMPLETED,
-    "it is known from elsewhere that it happened",
-)
-DROP = Move(
-    "drop the result", (Status.COMPLETED,), Status.COMPLETED, "the result is deleted, the record stays"
-)
-TAKE_BACK = Move(
-    "take back",
-    (Status.COMPLETED,),
-    Status.RELEASED,
-    "an allowed action failed; it is decided again",
-)
+COMPLETE = Move("complete", HELD, COMPLETED, "the effect happened")
+FAIL = Move("fail", HELD, FAILED, "it failed, and the failure is final")
+RELEASE = Move("release", HELD, RELEASED, "it did not happen; a retry may run")
+DOUBT = Move("doubt", RUNNING, UNKNOWN, "the remote system does not know either")
+HOLD = Move("hold", RUNNING, UNKNOWN, "the lease ran out; the policy is to ask a person", lapsed=True)
+EXHAUST = Move("exhaust", (RELEASED,), FAILED, "released as often as the limit allows")
+EXHAUST_LAPSED = Move("exhaust", RUNNING, FAILED, "vanished as often as the limit allows", lapsed=True)
+SETTLE_DONE = Move("settle", (UNKNOWN,), COMPLETED, "somebody found that it happened")
+SETTLE_UNDONE = Move("settle", (UNKNOWN,), RELEASED, "somebody found that it did not")
+SETTLE_FAILED = Move("settle", (UNKNOWN,), FAILED, "somebody abandoned it")
+MARK = Move("mark", (RELEASED, FAILED, UNKNOWN), COMPLETED, "it is known from elsewhere that it happened")
+DROP = Move("drop the result", (COMPLETED,), COMPLETED, "the result is deleted, the record stays")
+TAKE_BACK = Move("take back", (COMPLETED,), RELEASED, "an allowed action failed; it is decided again")
 # What an operator does by hand, to the record that he has seen.
 OVERRIDE_DONE = Move(
     "complete by hand",
-    (Status.IN_PROGRESS, Status.UNKNOWN, Status.FAILED, Status.RELEASED),
-    Status.COMPLETED,
+    (IN_PROGRESS, UNKNOWN, FAILED, RELEASED),
+    COMPLETED,
     "an operator knows that it happened",
 )
 OVERRIDE_UNDONE = Move(
-    "release by hand",
-    (Status.IN_PROGRESS, Status.UNKNOWN, Status.FAILED),
-    Status.RELEASED,
-    "an operator lets it run again",
+    "release by hand", (IN_PROGRESS, UNKNOWN, FAILED), RELEASED, "an operator lets it run again"
 )
-OVERRIDE_FAILED = Move(
-    "fail by hand",
-    (Status.IN_PROGRESS, Status.UNKNOWN, Status.RELEASED),
-    Status.FAILED,
-    "an operator gives it up",
-)
+OVERRIDE_FAILED = Move("fail by hand", (IN_PROGRESS, UNKNOWN, RELEASED), FAILED, "an operator gives it up")
 
 # In the order in which they stand here.
 MOVES = tuple(move for move in list(globals().values()) if isinstance(move, Move))

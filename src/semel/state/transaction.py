@@ -113,7 +113,7 @@ class GatheredLedger(Gathering[LedgerSteps]):
         claim, runs, steps = self._held(claim)
         for run in runs:
             self._builder.completed.append((run, result))
-        return self._builder.add(steps.completion_part(claim, result, details), claim)
+        return self._builder.add(steps.part(claim, steps.completion(claim, result, details)), claim)
 
     def fail(self, claim: Claimed, error: BaseException | Failure) -> Pending[None]:
         """Record a final failure."""
