@@ -2,8 +2,11 @@
 
 import pytest
 
-from semel.core.commands import ABSENT, Applied, Cancelled, Get, Put, Refused, Transact
+from semel.core.codecs import Codec
+from semel.core.commands import ABSENT, Applied, Cancelled, Get, Put, Refused, Stash, Transact
+from semel.core.ledger import LedgerSteps
 from semel.core.parts import TRIES, Part, PartVerdict, TimedPlan, alone, commit, unrefusable
+from semel.core.realm import Realm
 from semel.errors import (
     CapReached,
     StoreOutcomeUnknown,
@@ -12,6 +15,7 @@ from semel.errors import (
     UsageError,
     VersionConflict,
 )
+from semel.model import Claimed
 from semel.tables import DOCUMENTS
 
 NOW = 1000.0
@@ -134,6 +138,15 @@ def _noting(steps, order):
         if isinstance(command, Get):
             order.append(command.key)
         reply = yield command
+
+
+def test_a_large_result_is_stored_once_however_often_the_parts_are_made():
+    ledger, claim = LedgerSteps(Realm(), Codec(max_bytes=10)), Claimed("dev//key", "token", 1, 30, 60)
+    stale, large = Piece("a", PartVerdict.STALE), ledger.part(claim, ledger.completion(claim, "x" * 100))
+    results, sent = run(commit([stale, large], "mark"), "reference", refused(True, False), MADE)
+    assert results == ["a", None]
+    assert [type(command) for command in sent] == [Stash, Transact, Transact]
+    assert (stale.planned, sent[1].writes[1]) == (2, sent[2].writes[1])
 
 
 def test_an_expired_item_is_replaced_and_no_part_hears_of_it():

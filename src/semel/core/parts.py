@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from itertools import islice
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -21,9 +22,9 @@ from semel.core.commands import (
     Write,
     as_absent,
     over_expired,
-    send,
+    resend,
 )
-from semel.errors import SemelError, StoreThrottled
+from semel.errors import SemelError, StoreOutcomeUnknown, StoreThrottled
 
 T = TypeVar("T")
 
@@ -75,18 +76,6 @@ class TimedPlan(msgspec.Struct, Generic[T], frozen=True):
         return self.build(mark)
 
 
-def built_once(build: Callable[[], Steps[PartPlan[T]]]) -> PartPlan[T]:
-    """Plan a part whose plan a retry does not make again, as making it stores a large result."""
-    built: list[PartPlan[T]] = []
-
-    def plan(mark: str) -> Steps[Part[T]]:
-        if not built:
-            built.append((yield from build()))
-        return (yield from part_of(built[0], mark))
-
-    return plan
-
-
 def part_of(plan: PartPlan[T], mark: str) -> Steps[Part[T]]:
     """The part of a plan, for a commit with this mark."""
     return plan if isinstance(plan, Part) else (yield from plan(mark))
@@ -101,35 +90,39 @@ def commit(plans: Sequence[PartPlan[Any]], mark: str) -> Steps[list[Any]]:
     left = list(range(len(plans)))
     results: list[Any] = [None] * len(plans)
     for _ in range(TRIES):
+        parts: dict[int, Part[Any]] = dict.fromkeys(left)  # type: ignore[arg-type]  # in this order
         # All of them again at each try: an entry would else tell of a change at a time before that of the
         # change that came in between.
-        built: dict[int, Part[Any]] = {}
-        for place in sorted(left, key=lambda place: isinstance(plans[place], TimedPlan)):
-            built[place] = yield from part_of(plans[place], mark)
-        chosen = {place: built[place] for place in left}
-        reply = yield from _sent(tuple([write for part in chosen.values() for write in part.writes]))
-        verdicts = _verdicts(chosen, reply)
-        if not verdicts or _was_made(chosen, verdicts):
-            for place, part in chosen.items():
-                results[place] = part.result(reply if type(reply) is Applied else None)
-            return results
+        for late in (False, True):
+            for place in left:
+                plan = plans[place]
+                if isinstance(plan, TimedPlan) is late:
+                    parts[place] = plan if isinstance(plan, Part) else (yield from plan(mark))
+        writes: list[Write] = []
+        for part in parts.values():
+            writes += part.writes
+        reply = (yield from _sent(tuple(writes))) if writes else None
+        verdicts = _verdicts(parts, reply) if type(reply) is Cancelled else {}
+        made = not verdicts or _was_made(parts, verdicts)
         left = []
-        for place, part in chosen.items():
-            verdict = verdicts.get(place)
+        for place, part in parts.items():
+            verdict = PartVerdict.MADE if made else verdicts.get(place, PartVerdict.STALE)
             if isinstance(verdict, SemelError):
                 raise verdict
-            if verdict is None or verdict is PartVerdict.STALE:
+            if verdict is PartVerdict.STALE:
                 left.append(place)
             else:
-                results[place] = part.result(None)
+                results[place] = part.result(reply if type(reply) is Applied else None)
+        if not left:
+            return results
     raise StoreThrottled(f"other changes came in between {TRIES} times in a row; try again later")
 
 
-def _was_made(chosen: dict[int, Part[Any]], verdicts: dict[int, PartVerdict | SemelError]) -> bool:
+def _was_made(parts: dict[int, Part[Any]], verdicts: dict[int, PartVerdict | SemelError]) -> bool:
     """Whether the refusals only say that all of it was made before, and the answer to that was lost."""
     # A claim is ended once. Where it was ended just so, these parts were made with it, whether they are sent
     # again or asked for again. But where one is missing that would be there, something else has ended it.
-    marked = [place for place, part in chosen.items() if part.marked]
+    marked = [place for place, part in parts.items() if part.marked]
     missing = any(not isinstance(verdicts.get(place), PartVerdict) for place in marked)
     found = verdicts.values()
     return PartVerdict.MADE in found or (PartVerdict.SAME in found and not missing)
@@ -141,20 +134,22 @@ def alone(plan: PartPlan[T], mark: str) -> Steps[T]:
     return cast("T", result)
 
 
-def _sent(writes: tuple[Write, ...]) -> Steps[Applied | Cancelled | None]:
+def _sent(writes: tuple[Write, ...]) -> Steps[Applied | Cancelled]:
     """Send writes that are made together, and return the reply; expired items count as absent."""
-    if not writes:
-        return None
     sent = writes
     for _ in range(TRIES):
-        reply: Any = yield from send(sent[0] if len(sent) == 1 else Transact(sent))
+        command = sent[0] if len(sent) == 1 else Transact(sent)
+        try:
+            reply: Any = yield command
+        except StoreOutcomeUnknown as lost:
+            reply = yield from resend(command, lost)
         if type(reply) is Applied:
             return reply
-        refusals = (reply,) if type(reply) is Refused else reply.refusals
         found, retries = [], []
+        refusals = (reply,) if type(reply) is Refused else reply.refusals
         for write, earlier, refused in zip(writes, sent, refusals, strict=True):
-            retry = None if refused is None else over_expired(write, refused)
-            found.append(None if refused is None or retry else as_absent(write.table, refused))
+            retry = refused and over_expired(write, refused)
+            found.append(None if retry else refused and as_absent(write.table, refused))
             retries.append(retry or earlier)
         if any(found):
             return Cancelled(reply.now, tuple(found))
@@ -162,16 +157,11 @@ def _sent(writes: tuple[Write, ...]) -> Steps[Applied | Cancelled | None]:
     raise StoreThrottled(f"other writers replaced expired items {TRIES} times in a row; retry later")
 
 
-def _verdicts(
-    chosen: dict[int, Part[Any]], reply: Applied | Cancelled | None
-) -> dict[int, PartVerdict | SemelError]:
+def _verdicts(parts: dict[int, Part[Any]], reply: Cancelled) -> dict[int, PartVerdict | SemelError]:
     """What the parts say that were refused."""
-    if not isinstance(reply, Cancelled):
-        return {}
-    refusals, verdicts, start = reply.refusals, {}, 0
-    for place, part in chosen.items():
-        mine = refusals[start : start + len(part.writes)]
-        start += len(part.writes)
+    refusals, verdicts = iter(reply.refusals), {}
+    for place, part in parts.items():
+        mine = tuple(islice(refusals, len(part.writes)))
         if any(mine):
             verdicts[place] = part.judge(mine)
     return verdicts
