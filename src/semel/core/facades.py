@@ -8,29 +8,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from semel.core.commands import Steps
 from semel.core.drive import ErrorListener, Store, adrive, drive, joined
 from semel.core.ledger import LedgerSteps
-from semel.core.realm import Realm
 from semel.model import check_claim
 
 T = TypeVar("T")
 P = ParamSpec("P")
+S_co = TypeVar("S_co", covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class RealmSteps(Protocol):
-    """Rules, and the part of the store that they are about."""
-
-    @property
-    def realm(self) -> Realm:
-        """Whose events report errors of the store."""
-        ...
-
-
-S_co = TypeVar("S_co", bound=RealmSteps, covariant=True)
 
 
 class SyncFacade:
@@ -83,7 +71,7 @@ class Facade(Generic[S_co]):
     def __init__(self, steps: S_co, store: Store) -> None:
         self.steps = steps
         self._store = store
-        self._on_error: ErrorListener = steps.realm.events.failed
+        self._on_error: ErrorListener = cast("Any", steps).realm.events.failed
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -102,24 +90,13 @@ class Facade(Generic[S_co]):
         return type(self)(self.steps, joined(self._store, connection))
 
 
-def held(method: F) -> F:
-    """The method, given a claim and nothing that only looks like one."""
-
-    @functools.wraps(method)
-    def checked(self: Any, claim: Any, *args: Any, **kwargs: Any) -> Any:
-        check_claim(claim)
-        return method(self, claim, *args, **kwargs)
-
-    return cast("F", checked)
-
-
-def held_many(method: F) -> F:
-    """The method, given claims and nothing that only looks like one."""
+def held(method: F, *, many: bool = False) -> F:
+    """The method, given a claim, or many, and nothing that only looks like one."""
 
     @functools.wraps(method)
     def checked(self: Any, claims: Any, *args: Any, **kwargs: Any) -> Any:
-        claims = list(claims)
-        for claim in claims:
+        claims = list(claims) if many else claims
+        for claim in claims if many else [claims]:
             check_claim(claim)
         return method(self, claims, *args, **kwargs)
 
@@ -132,14 +109,14 @@ class LedgerMethods(Facade[LedgerSteps]):
     claim: Final = Driven(LedgerSteps.claim)
     claim_many: Final = Driven(LedgerSteps.claim_many)
     complete: Final = Driven(held(LedgerSteps.complete))
-    complete_many: Final = Driven(held_many(LedgerSteps.complete_many))
+    complete_many: Final = Driven(held(LedgerSteps.complete_many, many=True))
     fail: Final = Driven(held(LedgerSteps.fail))
     release: Final = Driven(held(LedgerSteps.release))
-    release_many: Final = Driven(held_many(LedgerSteps.release_many))
+    release_many: Final = Driven(held(LedgerSteps.release_many, many=True))
     renew: Final = Driven(held(LedgerSteps.renew))
     lapse: Final = Driven(held(LedgerSteps.lapse))
     doubt: Final = Driven(held(LedgerSteps.doubt))
-    doubt_many: Final = Driven(held_many(LedgerSteps.doubt_many))
+    doubt_many: Final = Driven(held(LedgerSteps.doubt_many, many=True))
     get: Final = Driven(LedgerSteps.get)
     result: Final = Driven(LedgerSteps.result)
     wait: Final = Driven(LedgerSteps.wait)

@@ -124,45 +124,34 @@ def failed_before(
     return error
 
 
+FIELDS: Final = ("key", "error_type", "error_message", "attempt")
+# How such an error shows itself, compares and takes attributes is not for the kept type to say.
+OURS: Final = ("__str__", "__repr__", "__setattr__", "__getattribute__", "__eq__", "__hash__")
+
+
 @lru_cache(maxsize=256)
 def _both(kind: type[Exception]) -> type[FailedBefore] | None:
     """A type that is both; one that nothing may be derived from gives way to its nearest base."""
     names: dict[str, Any] = {name: getattr(BaseException, name) for name in OURS}
-    names |= {name: _field(name) for name in FIELDS}
+    # Fields may have names that are the kept type's own.
+    names |= {name: property(lambda error, name=name: error.__dict__[name]) for name in FIELDS}  # type: ignore[misc]
     names |= {"__module__": FailedBefore.__module__, "__reduce__": _reduced, "kept_type": kind}
     for base in kind.__mro__:
         if base is Exception:
             break
-        try:
+        with suppress(Exception):  # a class may refuse to be derived from in any way
             return cast("type[FailedBefore]", type("FailedBefore", (FailedBefore, base), names))
-        except Exception:  # noqa: BLE001, S112 - a class may refuse to be derived from in any way
-            continue
     return None
-
-
-FIELDS = ("key", "error_type", "error_message", "attempt")
-# How such an error shows itself, compares and takes attributes is not for the kept type to say.
-OURS = ("__str__", "__repr__", "__setattr__", "__getattribute__", "__eq__", "__hash__")
-
-
-def _field(name: str) -> property:
-    """A field of ours, under a name that may be the kept type's own."""
-    return property(lambda error: error.__dict__[name])
 
 
 def _unmade(both: type[FailedBefore], plain: FailedBefore) -> FailedBefore | None:
     """An instance that no constructor written in Python has seen."""
-    maker: Any = next(
-        base for base in both.__mro__ if isinstance(vars(base).get("__new__"), BuiltinMethodType)
-    )
-    text = plain.args[0]
+    news = (vars(base).get("__new__") for base in both.__mro__)
+    new: Any = next(new for new in news if isinstance(new, BuiltinMethodType))
     # Most ask for nothing; groups of exceptions, and pydantic's own, for a text and a list.
-    for asked in ((), (text, [plain]), (text, [])):
-        try:
-            error: FailedBefore = maker.__new__(both, *asked)
-        except TypeError:
-            continue
-        return error
+    for asked in ((), (plain.args[0], [plain]), (plain.args[0], [])):
+        with suppress(TypeError):
+            return cast("FailedBefore", new(both, *asked))
     return None
 
 

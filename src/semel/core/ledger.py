@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -517,20 +518,19 @@ class LedgerSteps:
         """End a claim as a part of a transaction; a retry does not store its result again."""
         update: Update | None = None
 
-        def judge(refusals: PartRefusals) -> PartVerdict | errors.SemelError:
-            nonlocal update
-            [refused] = refusals
-            if expect is None and (held := held_as(claim, ending.move, refused)):
-                update = Update(LEDGER, claim.id, ending.change, held)
-                return PartVerdict.STALE
-            return self._judge(claim, ending, refused.item)
-
         def plan(_mark: str) -> Steps[Part[None]]:
             nonlocal ending, update
-            if not isinstance(ending, Ending):
-                ending = yield from ending
-            update = update or self._update(claim, ending, expect)
-            return Part((update,), judge, lambda _: self._announce(claim, ending), True)
+            made = ending = ending if isinstance(ending, Ending) else (yield from ending)
+            update = update or self._update(claim, made, expect)
+            return Part((update,), partial(judge, made), lambda _: self._announce(claim, made), True)
+
+        def judge(made: Ending, refusals: PartRefusals) -> PartVerdict | errors.SemelError:
+            nonlocal update
+            [refused] = refusals
+            if expect is None and (held := held_as(claim, made.move, refused)):
+                update = Update(LEDGER, claim.id, made.change, held)
+                return PartVerdict.STALE
+            return self._judge(claim, made, None if refused is None else refused.item)
 
         return plan
 
@@ -1134,7 +1134,7 @@ def as_read(record: Record) -> Item:
     return expect
 
 
-def held_as(claim: Claimed, move: Move, reply: Applied | Refused) -> Item | None:
+def held_as(claim: Claimed, move: Move, reply: Applied | Refused | None) -> Item | None:
     """Return what the holder's next write expects, if its record was marked as unresolved meanwhile."""
     item = reply.item if type(reply) is Refused else None
     if item is None or item.get("token") != claim.token:

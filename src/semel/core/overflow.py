@@ -4,6 +4,7 @@ import os
 import re
 import time
 from contextlib import suppress
+from functools import partial
 
 from semel.errors import UsageError
 
@@ -73,8 +74,7 @@ class FileOverflow:
 
 def _write(path: str, data: bytes) -> None:
     # Nobody else may read a result, and no file that is there already is written to.
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
+    with open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

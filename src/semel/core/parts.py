@@ -90,7 +90,7 @@ def commit(plans: Sequence[PartPlan[Any]], mark: str) -> Steps[list[Any]]:
     left = list(range(len(plans)))
     results: list[Any] = [None] * len(plans)
     for _ in range(TRIES):
-        parts: dict[int, Part[Any]] = dict.fromkeys(left)  # type: ignore[arg-type]  # in this order
+        parts: dict[int, Any] = dict.fromkeys(left)  # in this order
         # All of them again at each try: an entry would else tell of a change at a time before that of the
         # change that came in between.
         for late in (False, True):

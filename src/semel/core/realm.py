@@ -76,24 +76,20 @@ class Sealing:
     def _sealed(encryption: Encryption, value: Any, place: tuple[str, ...], steady: bool) -> str:
         from binascii import b2a_base64
 
+        # A result is bound to one name; what is bound to several is taken for no result, nor for another.
         data = msgspec.json.encode(value)
-        data, encoding = packed(data, _identity(place), encryption, COMPRESS_OVER, steady=steady)
+        data, encoding = packed(data, "\0".join(place), encryption, COMPRESS_OVER, steady=steady)
         return f"{encoding}:{b2a_base64(data, newline=False).decode()}"
 
     def _unsealed(self, text: Any, place: tuple[str, ...]) -> Any:
         from binascii import a2b_base64
 
         encoding, _, written = str(text).partition(":")
-        data = unpacked(a2b_base64(written, strict_mode=True), encoding, _identity(place), self._encryption)
+        data = unpacked(a2b_base64(written, strict_mode=True), encoding, "\0".join(place), self._encryption)
         try:
             return msgspec.json.decode(data)
         except msgspec.DecodeError as error:
             raise ValueError(f"it is no JSON: {error}") from error
-
-
-def _identity(place: tuple[str, ...]) -> str:
-    # A result is bound to one name; what is bound to several is never taken for a result, nor for another.
-    return "\0".join(place)
 
 
 class SubjectHash(str):
@@ -131,7 +127,8 @@ class Realm(Concealed, msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return str.__str__(person)
         if not isinstance(person, str) or not person.strip():
             # Whatever it is, it is not shown: it may well be somebody's.
-            raise UsageError(f"a person is named by a text that says something, not by a {_kind(person)}")
+            kind = "blank one" if isinstance(person, str) else type(person).__name__
+            raise UsageError(f"a person is named by a text that says something, not by a {kind}")
         # Scopes share the index of all subjects, and do not find each other's in it.
         return self.pseudonym(self.prefix + person)
 
@@ -162,14 +159,8 @@ class Realm(Concealed, msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return found.now
 
 
-def _kind(person: Any) -> str:
-    return "blank one" if isinstance(person, str) else type(person).__name__
-
-
 def moment_of(at: Any) -> float:
     """A moment as seconds since the epoch, from those or from a datetime that knows its zone."""
-    if type(at) is float and isfinite(at):
-        return at
     if hasattr(at, "timestamp"):
         if getattr(at, "tzinfo", None) is None:
             raise InvalidOption(f"{at!r} has no time zone, so it is no moment: give it one")
@@ -191,16 +182,24 @@ def plain(name: str, value: Any, *, typed: bool = False) -> Any:
 
     Bytes would come back as text. That is as it should be where they are `typed`: their reader knows.
     """
-    if type(value) in PLAIN:
-        _check(name, value)
-        return value
-    try:
-        made = _builtins(value, typed)
-    except Exception as error:
-        if not fails_again(lambda: _builtins(value, typed)):
-            raise
-        raise UsageError(f"{name!r} cannot be kept: {words_of(error)}") from error
-    _check(name, made)
+    made = value
+    if type(value) not in PLAIN:
+        try:
+            made = _builtins(value, typed)
+        except Exception as error:
+            if not fails_again(lambda: _builtins(value, typed)):
+                raise
+            raise UsageError(f"{name!r} cannot be kept: {words_of(error)}") from error
+    left = [made]
+    for one in left:  # which grows meanwhile
+        kind = type(one)
+        if kind is dict:
+            left += one
+            left += one.values()
+        elif kind is list or kind is tuple:
+            left += one
+        elif not (one.isascii() if kind is str else kind is bool or one is None):
+            _check(name, one)
     return made
 
 
@@ -212,36 +211,18 @@ def _builtins(value: Any, typed: bool) -> Any:
 
 
 def _check(name: str, value: Any) -> None:
-    left = [value]
-    for one in left:  # which grows meanwhile
-        kind = type(one)
-        if kind is str:
-            if not one.isascii():
-                _check_text(name, one)
-        elif kind is dict:
-            left += one
-            left += one.values()
-        elif kind is list or kind is tuple:
-            left += one
-        elif kind is not bool and one is not None:
-            _check_number(name, one)
-
-
-def _check_number(name: str, value: Any) -> None:
     if isinstance(value, BYTES):
         raise UsageError(f"{name!r} holds bytes, which JSON has not: write them as text, in base64 say")
-    if isinstance(value, float):
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{name!r} holds text with half a character in it: {error}") from error
+    elif isinstance(value, float):
         if not isfinite(value):
             raise UsageError(f"{name!r} holds {value}, which JSON cannot write: use None or text")
     elif not SMALLEST <= value <= LARGEST:
         raise UsageError(f"{name!r} holds a number of more than 64 bits: write it as text")
-
-
-def _check_text(name: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{name!r} holds text with half a character in it: {error}") from error
 
 
 def copied(value: Any) -> Any:
