@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from semel import errors
+from semel import errors, model
 from semel.core.clock import Clock
 from semel.core.codecs import ANYTHING, PLAIN, Decoder
-from semel.core.commands import After, Call, Pause, Raised, Returned, Steps, Update, write
+from semel.core.commands import After, Call, Raised, Returned, Steps, Update, write
 from semel.core.drive import ErrorListener, Glancing, Store, adrive, advance, attempted
 from semel.core.events import What
 from semel.core.functions import describe_lazy, failed_before, refuse_lazy
@@ -30,22 +30,7 @@ from semel.core.running import (
     subject_of_step,
 )
 from semel.core.runtime import Concealed
-from semel.model import (
-    MISSING,
-    RECORD_VERSION,
-    Abandoned,
-    Busy,
-    Claimed,
-    Failed,
-    Failure,
-    Happened,
-    Mismatch,
-    NotHappened,
-    Outcome,
-    Replay,
-    Undecided,
-    Unknown,
-)
+from semel.model import MISSING, RECORD_VERSION, Busy, Claimed, Failure, Outcome
 from semel.tables import LEDGER
 
 if TYPE_CHECKING:
@@ -182,11 +167,13 @@ class Flow:
                     return settled
                 obstacle = self._obstacle(run)
             if obstacle:
-                return (yield from self._settle(run, Raised(obstacle, begun=False)))
+                return (yield from self._give_back(run, Raised(obstacle, begun=False)))
             done = yield work.call(run, work.function)
             if type(done) is Returned and describe_lazy(type(done.value)):  # type: ignore[arg-type]  # it is hashable
                 done = self._finished(run, done)
-            return (yield from self._settle(run, done))
+            if type(done) is Raised:
+                return (yield from self._give_back(run, done))
+            return (yield from self._keep(run, done))
         except UNINTERRUPTED:
             raise
         except BaseException as error:
@@ -234,20 +221,20 @@ class Flow:
         """Return the answer of a call whose work does not run."""
         error: errors.SemelError
         match outcome:
-            case Replay(record, result) if result is not MISSING:
+            case model.Replay(record, result) if result is not MISSING:
                 return Returned(result, record)
             case Busy() if self.policy.on_busy == "skip":
                 return Returned(SKIPPED)
-            case Replay(record):
+            case model.Replay(record):
                 error = errors.ResultNotKept(record.key, (record.encoding or "").removeprefix("none:"))
             case Busy(record, retry_after):
                 error = errors.InProgress(record.key, retry_after, record.attempt)
-            case Failed(record, failure):
+            case model.Failed(record, failure):
                 kind = self.policy.kind_of(failure.kept_as)
                 error = failed_before(kind, record.key, failure.type, failure.message, record.attempt)
-            case Mismatch(record):
+            case model.Mismatch(record):
                 error = errors.PayloadChanged(record.key)
-            case Unknown(record):
+            case model.Unknown(record):
                 error = errors.OutcomeUnknown(record.key, record.attempt)
             case Claimed():
                 raise AssertionError("a claim is no answer")
@@ -255,14 +242,12 @@ class Flow:
 
     def _remember(self, outcome: Outcome) -> Steps[None]:
         """A step is remembered as long as its work, whose own end is put off by every attempt at it."""
-        if isinstance(outcome, Replay | Failed) and step_of_another_attempt(outcome.record.id):
+        if isinstance(outcome, model.Replay | model.Failed) and step_of_another_attempt(outcome.record.id):
             record, change = outcome.record, {"expires_at": After(self.policy.ttl)}
             yield from write(Update(LEDGER, record.id, change, {"token": record.token}))
 
-    def _settle(self, run: Run, done: Returned | Raised) -> Steps[Returned | Raised]:
-        """Write down what came of the work, unless a transaction of its own has completed it."""
-        if isinstance(done, Raised):
-            return done if run.kept else (yield from self._give_back(run, done))
+    def _keep(self, run: Run, done: Returned) -> Steps[Returned | Raised]:
+        """Store the result, unless a transaction of the work's own has completed its claim."""
         if run.kept or run.promised:
             return Returned(run.result)  # what that keeps is what every later call gives
         claim = run.claim
@@ -278,14 +263,14 @@ class Flow:
             raise
         except BaseException as error:
             # As where a task is cancelled: what came of the work is kept, and the interruption goes on.
-            yield from self._reported(_until_pause(self._completed(run, done.value)), error)
+            yield from self._reported(self._complete_now(run, done.value), error)
             raise
         return done
 
-    def _completed(self, run: Run, result: Any) -> Steps[None]:
-        """Keep the result, and hold it against what the function promises to give."""
+    def _complete_now(self, run: Run, result: Any) -> Steps[None]:
+        """Store the result, and wait for no store that is unavailable."""
         ending = yield from self._ledger.completion(run.claim, result, run.details, self.promised)
-        yield from self._ledger.end(run.claim, ending, run.deadline)
+        yield from self._ledger.end(run.claim, ending, until=0.0)
 
     def _reported(self, steps: Steps[None], error: BaseException) -> Steps[None]:
         """Tell the ledger of an error; that it cannot be told matters less than the error itself."""
@@ -296,6 +281,8 @@ class Flow:
 
     def _give_back(self, run: Run, done: Raised) -> Steps[Raised]:
         """Keep the error, let the next attempt run, or leave it to its policy what to do."""
+        if run.kept:
+            return done
         if isinstance(done.error, errors.NotBegun) and not run.begun:
             done = Raised(done.error, begun=False)
         self.end(run)  # once more: it may have been interrupted there
@@ -314,7 +301,8 @@ class Flow:
             return None if claim.lapsed else ledger.releasing(claim, counted=False)
         if isinstance(error, errors.Later):
             return ledger.releasing(claim, error, counted=False)
-        if _interrupted(claim, error) or self.policy.doubts(error):
+        lost = isinstance(error, errors.ClaimLost) and error.key == claim.key
+        if lost or not isinstance(error, Exception) or self.policy.doubts(error):
             return None
         if self.policy.is_final(error, claim.attempt):
             failure = failure_of(error, self.policy.kept_as(error) or "")
@@ -333,14 +321,14 @@ class Flow:
             yield from self._reported(ledger.lapse(claim), answered.error)
             return answered
         match answered.value:
-            case Happened(result):
-                return (yield from self._settle(run, Returned(result)))
-            case Undecided():
+            case model.Happened(result):
+                return (yield from self._keep(run, Returned(result)))
+            case model.Undecided():
                 yield from ledger.doubt(claim)
                 return Raised(errors.OutcomeUnknown(claim.key, claim.attempt))
-            case Abandoned(reason):
+            case model.Abandoned(reason):
                 failure = Failure("Abandoned", reason)
-            case NotHappened():
+            case model.NotHappened():
                 limit = self.policy.max_attempts
                 if limit is None or claim.attempt <= limit:
                     return None
@@ -451,28 +439,6 @@ def _replayer(flow: Flow) -> Callable[[str, str | None], Any]:
 REPLAYABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": PLAIN, "version": RECORD_VERSION}
 
 
-def _until_pause(steps: Steps[None]) -> Steps[None]:
-    """Run these steps up to their first pause that takes time."""
-    try:
-        command = next(steps)
-        while type(command) is not Pause or not command.seconds:
-            try:
-                reply = yield command
-            except errors.SemelError as error:
-                command = steps.throw(error)
-            else:
-                command = steps.send(reply)
-    except StopIteration:
-        return
-
-
-def _interrupted(claim: Claimed, error: BaseException) -> bool:
-    """Whether the work was stopped from outside, or stopped itself because its lease was gone."""
-    if isinstance(error, errors.ClaimLost):
-        return error.key == claim.key
-    return not isinstance(error, Exception)
-
-
-SETTLING = (Happened, NotHappened, Abandoned, Undecided)
+SETTLING = (model.Happened, model.NotHappened, model.Abandoned, model.Undecided)
 SETTLEMENTS = "Happened(result), NotHappened(), Abandoned(reason) or Undecided()"
 NO_NEW_WORK = "no new work is begun"

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from semel import errors
+from semel import errors, model
 from semel.core import lifecycle
 from semel.core.codecs import Body, Codec, Decoder, Encoded, check_details, decoder_for, not_kept
 from semel.core.commands import (
@@ -76,27 +76,7 @@ from semel.core.policy import (
 )
 from semel.core.realm import SEALED, Realm
 from semel.core.runtime import LONGEST_NAME, worker_name
-from semel.model import (
-    MISSING,
-    RECORD_VERSION,
-    Abandoned,
-    Busy,
-    Claimed,
-    Failed,
-    Failure,
-    Happened,
-    HistoryEntry,
-    Listing,
-    Mismatch,
-    NotHappened,
-    OnLapsed,
-    OnStoreError,
-    Outcome,
-    Record,
-    Replay,
-    Settlement,
-    Unknown,
-)
+from semel.model import Claimed, Failure, Listing, OnLapsed, OnStoreError, Outcome, Record, Settlement
 from semel.tables import DOUBTS, FAILURES, FOREVER, LEDGER, Index
 
 T = TypeVar("T")
@@ -135,14 +115,14 @@ MISTYPED = "the result is not what the return annotation says, and later calls a
 
 # The moves by which a doubt is settled, and those by which an operator overrides a record.
 SETTLE: dict[type, Move] = {
-    Happened: lifecycle.SETTLE_DONE,
-    NotHappened: lifecycle.SETTLE_UNDONE,
-    Abandoned: lifecycle.SETTLE_FAILED,
+    model.Happened: lifecycle.SETTLE_DONE,
+    model.NotHappened: lifecycle.SETTLE_UNDONE,
+    model.Abandoned: lifecycle.SETTLE_FAILED,
 }
 OVERRIDE: dict[type, tuple[Move, str]] = {
-    Happened: (lifecycle.OVERRIDE_DONE, "completed by hand"),
-    NotHappened: (lifecycle.OVERRIDE_UNDONE, "released by hand"),
-    Abandoned: (lifecycle.OVERRIDE_FAILED, "failed by hand"),
+    model.Happened: (lifecycle.OVERRIDE_DONE, "completed by hand"),
+    model.NotHappened: (lifecycle.OVERRIDE_UNDONE, "released by hand"),
+    model.Abandoned: (lifecycle.OVERRIDE_FAILED, "failed by hand"),
 }
 
 # How an attempt has ended, by what its record says.
@@ -395,19 +375,19 @@ class LedgerSteps:
     ) -> Steps[Outcome]:
         if _differs(record, fingerprint):
             self.events.emit(What.MISMATCH, record.id, record.attempt)
-            return Mismatch(record)
+            return model.Mismatch(record)
         status = record.status
         if status is Status.COMPLETED:
             self.events.emit(What.REPLAYED, record.id)
-            return Replay(record, (yield from self._result(record, decoder)))
+            return model.Replay(record, (yield from self._result(record, decoder)))
         if status is Status.FAILED:
             self.events.emit(What.FAILED_BEFORE, record.id, record.attempt)
-            return Failed(record, record.failure or Failure("Unknown", "no error was kept"))
+            return model.Failed(record, record.failure or Failure("Unknown", "no error was kept"))
         if status is Status.UNKNOWN:
             self.events.emit(What.UNKNOWN, record.id, record.attempt)
-            return Unknown(record)
+            return model.Unknown(record)
         self.events.emit(What.BUSY, record.id, record.attempt)
-        return Busy(record, max(0.0, record.lease_until - now))
+        return model.Busy(record, max(0.0, record.lease_until - now))
 
     def _give_up(self, record: Record, move: Move, terms: ClaimTerms) -> Steps[None]:
         """Hold a vanished attempt, or fail one that had every chance."""
@@ -651,7 +631,7 @@ class LedgerSteps:
         """
         if until is None:
             until = lease + (yield Pause(0, self.clock))
-        pause, unknown = FIRST_PAUSE, 0
+        pause, unknown = min(FIRST_PAUSE, until), 0
         while True:
             if failed is None:
                 try:
@@ -743,7 +723,7 @@ class LedgerSteps:
 
         Without a `ttl` it is kept for as long as it had left, and for 30 days at least.
         """
-        if not isinstance(settlement, Happened | NotHappened | Abandoned):
+        if not isinstance(settlement, model.Happened | model.NotHappened | model.Abandoned):
             raise errors.InvalidOption(
                 f"{settlement!r} settles nothing: give Happened(result), NotHappened() or Abandoned(reason)"
             )
@@ -776,7 +756,7 @@ class LedgerSteps:
     def acted(self, record: Record, how: str, now: float, by: str, why: str) -> str:
         """The history of a record once somebody has done this to it."""
         note = self.events.scrubbed(why, MAX_NOTE)
-        act = HistoryEntry(record.attempt, by[:LONGEST_NAME] or self.worker(), now, now, how, note)
+        act = model.HistoryEntry(record.attempt, by[:LONGEST_NAME] or self.worker(), now, now, how, note)
         if record.status in ENDED:
             return self.history(record, ENDED[record.status], record.updated_at, act)
         return self.history(record, *_unfinished(record, now), act)
@@ -784,10 +764,10 @@ class LedgerSteps:
     def _settling(self, claim: Claimed, settlement: Settlement, move: Move, change: Item) -> Steps[Ending]:
         event: What | None = None
         match settlement:
-            case Happened(result):
+            case model.Happened(result):
                 completion = yield from self.completion(claim, result)
                 change, event = completion.change | change, completion.event
-            case Abandoned(reason):
+            case model.Abandoned(reason):
                 change |= {"error": self._kept_text(claim.id, Failure("Abandoned", reason))}
         return Ending(move, change, event)
 
@@ -1044,27 +1024,27 @@ class LedgerSteps:
         """Return the name of this worker, as a record keeps it."""
         return worker_name(self._worker, self._task)
 
-    def history(self, record: Record, how: str, ended: float, *acts: HistoryEntry) -> str:
+    def history(self, record: Record, how: str, ended: float, *acts: model.HistoryEntry) -> str:
         """What a record says of its past once the present attempt is past, and whatever was done then."""
         past = record.past
         # What was done by hand comes after the attempt that it ended.
         if not (past and past[-1].how in BY_HAND and past[-1].attempt == record.attempt):
             note = "" if record.failure is None else f"{record.failure.type}: {record.failure.message}"
             who, began = record.worker or "", record.began
-            past = (*past, HistoryEntry(record.attempt, who, began, ended, how, note[:MAX_NOTE]))
+            past = (*past, model.HistoryEntry(record.attempt, who, began, ended, how, note[:MAX_NOTE]))
         text = msgspec.json.encode((*past, *acts)[-MAX_HISTORY:]).decode()
         return self.realm.sealing.text(text, LEDGER.name, record.id, "history", steady=True)
 
     def _result(self, record: Record, decoder: Decoder) -> Steps[Any]:
         if record.result is None:
-            return MISSING
+            return model.MISSING
         body = Body(record.result, record.encoding or "")
         try:
             reference = self.codec.reference(body)
             if reference is not None:
                 data = yield Fetch(reference)
                 if data is None:
-                    return MISSING
+                    return model.MISSING
                 body = self.codec.fetched(body, data)
             return self.codec.decode(body, decoder, record.id)
         except (errors.ResultUnreadable, errors.UsageError) as error:
@@ -1085,8 +1065,8 @@ class LedgerSteps:
     def _readable(self, id: str, item: Item) -> Record:
         try:
             record = msgspec.convert(item, Record)
-            if record.version > RECORD_VERSION:
-                raise errors.SchemaTooNew(record.version, RECORD_VERSION)
+            if record.version > model.RECORD_VERSION:
+                raise errors.SchemaTooNew(record.version, model.RECORD_VERSION)
         except (msgspec.ValidationError, errors.SchemaTooNew) as error:
             self.events.warn(What.CORRUPT, id, detail=str(error))
             raise errors.RecordCorrupt(key_of(id), str(error)) from error
@@ -1176,7 +1156,7 @@ def new_record(
         "updated_at": NOW,
         "lease_until": After(terms.lease),
         "expires_at": After(terms.ttl),
-        "version": RECORD_VERSION,
+        "version": model.RECORD_VERSION,
         "worker": worker,
     }
     if subject:
