@@ -113,16 +113,11 @@ SHORTEST_LOOK = 0.001
 
 MISTYPED = "the result is not what the return annotation says, and later calls are given plain JSON"
 
-# The moves by which a doubt is settled, and those by which an operator overrides a record.
-SETTLE: dict[type, Move] = {
-    model.Happened: lifecycle.SETTLE_DONE,
-    model.NotHappened: lifecycle.SETTLE_UNDONE,
-    model.Abandoned: lifecycle.SETTLE_FAILED,
-}
-OVERRIDE: dict[type, tuple[Move, str]] = {
-    model.Happened: (lifecycle.OVERRIDE_DONE, "completed by hand"),
-    model.NotHappened: (lifecycle.OVERRIDE_UNDONE, "released by hand"),
-    model.Abandoned: (lifecycle.OVERRIDE_FAILED, "failed by hand"),
+# The move that settles a doubt, the one by which an operator overrides a record, and what that is called.
+SETTLE: dict[type, tuple[Move, Move, str]] = {
+    model.Happened: (lifecycle.SETTLE_DONE, lifecycle.OVERRIDE_DONE, "completed by hand"),
+    model.NotHappened: (lifecycle.SETTLE_UNDONE, lifecycle.OVERRIDE_UNDONE, "released by hand"),
+    model.Abandoned: (lifecycle.SETTLE_FAILED, lifecycle.OVERRIDE_FAILED, "failed by hand"),
 }
 
 # How an attempt has ended, by what its record says.
@@ -235,14 +230,9 @@ class LedgerSteps:
 
     def about(self, name: str) -> Self:
         """These rules, whose events name the function that they are about."""
-        events = self.events.about(name)
-        rules = object.__new__(type(self))
-        rules.__dict__.update(
-            self.__dict__,
-            realm=msgspec.structs.replace(self.realm, events=events),
-            events=events,
-            _task=events.task,
-        )
+        rules, events = object.__new__(type(self)), self.events.about(name)
+        realm = msgspec.structs.replace(self.realm, events=events)
+        rules.__dict__ |= self.__dict__ | {"realm": realm, "events": events, "_task": events.task}
         return rules
 
     # Claiming a key
@@ -264,7 +254,7 @@ class LedgerSteps:
         terms = terms_of(lease, ttl, on_lapsed, max_attempts, doubt_ttl, self.horizon)
         pending = PendingClaim(fingerprint, self.realm.subject_of(subject))
         claiming = self.claim_on(self.name(key), terms, decoder_for(returns), pending)
-        return (yield from self.guarded(claiming, pending))
+        return self.guarded(claiming, pending)
 
     def claim_many(
         self,
@@ -291,7 +281,7 @@ class LedgerSteps:
         decoder = decoder_for(returns)
         asked = zip(names, pending, strict=True)
         claiming = [_readably(self.claim_on(id, terms, decoder, one)) for id, one in asked]
-        return (yield from self.guarded(self._claimed_all(claiming), *pending))
+        return self.guarded(self._claimed_all(claiming), *pending)
 
     def _claimed_all(self, claiming: Sequence[Steps[Outcome | errors.SemelError]]) -> Steps[Outcomes]:
         """Claim all of them; if one cannot be read, release the others and raise its error."""
@@ -395,7 +385,7 @@ class LedgerSteps:
         if move.to is Status.FAILED:
             failure = Failure("AttemptsExhausted", f"given up after {record.attempt} attempts")
             # An error that is there stays as it is kept.
-            change |= {} if record.error else {"error": self._kept_text(record.id, failure)}
+            change |= {} if record.error else {"error": self._kept(record.id, failure)[0]}
         else:
             change |= {"doubt": self.prefix, "doubt_since": record.doubt_since or record.lease_until}
         reply = yield from write(Update(LEDGER, record.id, change, as_read(record)))
@@ -456,7 +446,7 @@ class LedgerSteps:
         encoded = self.codec.encode(result, claim.id, promised)
         body = encoded.body
         if encoded.problem is not None or encoded.misfit:
-            body = yield from self._store_elsewhere(claim, encoded)
+            body = yield from self._place(claim, encoded)
         change: Item = {"result": body.data, "encoding": body.encoding}
         if details:
             change = self._noted(claim.id, change, details)
@@ -464,8 +454,8 @@ class LedgerSteps:
 
     def failure(self, claim: Claimed, error: BaseException | Failure, details: Details = None) -> Ending:
         """Return how a claim ends that failed for good; the error is told where somebody scrubs its words."""
-        failure = self._kept(error)
-        change = self._noted(claim.id, {"error": self._sealed_text(claim.id, failure)}, details)
+        text, failure = self._kept(claim.id, error)
+        change = self._noted(claim.id, {"error": text}, details)
         detail = failure.type if self.events.scrub is None else f"{failure.type}: {failure.message}"
         return Ending(lifecycle.FAIL, change, What.FAILED, detail)
 
@@ -473,7 +463,7 @@ class LedgerSteps:
         self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
     ) -> Ending:
         """Return how a claim ends that did not happen."""
-        change: Item = {"error": None if error is None else self._kept_text(claim.id, error)}
+        change: Item = {"error": None if error is None else self._kept(claim.id, error)[0]}
         if not counted:
             change["attempt"] = claim.attempt - 1
         return Ending(lifecycle.RELEASE, change, What.RELEASED)
@@ -485,12 +475,10 @@ class LedgerSteps:
             reply: Applied | Refused = yield update
         except RETRYABLE as failed:
             reply = yield from self._send_while_held(update, claim.lease, until, failed)
-        if type(reply) is not Applied:
-            if held := held_as(claim, ending.move, reply):
-                update = Update(LEDGER, claim.id, update.set, held)
-                reply = yield from self._send_while_held(update, claim.lease, until)
-            self._raise_if_refused(claim, ending, reply)
-        self._announce(claim, ending)
+        if type(reply) is not Applied and (held := held_as(claim, ending.move, reply)):
+            update = Update(LEDGER, claim.id, update.set, held)
+            reply = yield from self._send_while_held(update, claim.lease, until)
+        self._report(claim, ending, reply)
 
     def part(
         self, claim: Claimed, ending: Ending | Steps[Ending], expect: Item | None = None
@@ -502,7 +490,7 @@ class LedgerSteps:
             nonlocal ending, update
             made = ending = ending if isinstance(ending, Ending) else (yield from ending)
             update = update or self._update(claim, made, expect)
-            return Part((update,), partial(judge, made), lambda _: self._announce(claim, made), True)
+            return Part((update,), partial(judge, made), lambda _: self._report(claim, made), True)
 
         def judge(made: Ending, refusals: PartRefusals) -> PartVerdict | errors.SemelError:
             nonlocal update
@@ -553,12 +541,10 @@ class LedgerSteps:
         return [self._was_made(*end, replies[place]) for place, end in enumerate(ends)]
 
     def _was_made(self, claim: Claimed, ending: Ending, reply: Applied | Refused) -> bool:
-        """Report what became of one of many moves, and return whether it was made."""
         try:
-            self._raise_if_refused(claim, ending, reply)
+            self._report(claim, ending, reply)
         except errors.ClaimLost:
             return False
-        self._announce(claim, ending)
         return True
 
     # Other moves of a holder
@@ -584,28 +570,24 @@ class LedgerSteps:
         yield from _attempted(self._update(claim, Ending(lifecycle.LAPSE, {"lease_until": NOW})))
 
     def _move(self, claim: Claimed, ending: Ending, expect: Item | None = None) -> Steps[None]:
-        """Make a move by itself."""
-        self._raise_if_refused(claim, ending, (yield from write(self._update(claim, ending, expect))))
-        self._announce(claim, ending)
+        self._report(claim, ending, (yield from write(self._update(claim, ending, expect))))
 
     def _update(self, claim: Claimed, ending: Ending, expect: Item | None = None) -> Update:
         move = ending.move
         change = apply_move(ending.change, move, claim, self.prefix)
         return Update(LEDGER, claim.id, change, expect or move.expects(claim.token))
 
-    def _announce(self, claim: Claimed, ending: Ending) -> None:
-        """Tell listeners of a move that was made; some are to be looked at."""
-        event = ending.event
-        if event is What.FAILED or event is What.HELD:
-            self.events.warn(event, claim.id, claim.attempt, ending.detail)
-        elif event is not None and self.events.listeners:
-            self.events.emit(event, claim.id, claim.attempt)
-
-    def _raise_if_refused(self, claim: Claimed, ending: Ending, reply: Applied | Refused) -> None:
+    def _report(self, claim: Claimed, ending: Ending, reply: Applied | Refused | None = None) -> None:
+        """Tell listeners of a move that was made, now or before; raise what its refusal means otherwise."""
         if type(reply) is Refused:
             verdict = self._judge(claim, ending, reply.item)
             if isinstance(verdict, errors.SemelError):
                 raise verdict
+        event = ending.event
+        if event is What.FAILED or event is What.HELD:  # which are to be looked at
+            self.events.warn(event, claim.id, claim.attempt, ending.detail)
+        elif event is not None and self.events.listeners:
+            self.events.emit(event, claim.id, claim.attempt)
 
     def _judge(self, claim: Claimed, ending: Ending, item: Item | None) -> PartVerdict | errors.SemelError:
         """What it means that a move was refused: it was made before, or the claim is lost."""
@@ -672,7 +654,7 @@ class LedgerSteps:
 
     def result(self, record: Record, returns: Any = Any) -> Steps[Any]:
         """The result that a record holds; `MISSING` when only the fact was kept."""
-        return (yield from self._result(record, decoder_for(returns)))
+        return self._result(record, decoder_for(returns))
 
     def wait(self, key: str | Key, timeout: Seconds = LEASE) -> Steps[Record | None]:
         """Wait until nobody is at work on the key, and give the record as it then is."""
@@ -738,7 +720,8 @@ class LedgerSteps:
         span = kept_for(record, now) if ttl is None else terms.ttl
         claim = Claimed(id, record.token, record.attempt, 0, span, on_lapsed="hold")
         history = self.acted(record, "settled", now, by, why)
-        ending = yield from self._settling(claim, settlement, SETTLE[type(settlement)], {"history": history})
+        move, _, _ = SETTLE[type(settlement)]
+        ending = yield from self._settling(claim, settlement, move, {"history": history})
         # A holder that has renewed its lease since may have begun its work: that is for another resolution.
         expect = ending.move.expects(record.token) | {"lease_until": record.lease_until}
         yield from self._move(claim, ending, expect)
@@ -747,7 +730,7 @@ class LedgerSteps:
         self, record: Record, settlement: Settlement, *, now: float, ttl: float, by: str, why: str
     ) -> PartPlan[None]:
         """An operator decides what became of a key, whatever its record said, if that is still as it was."""
-        move, done = OVERRIDE[type(settlement)]
+        _, move, done = SETTLE[type(settlement)]
         claim = Claimed(record.id, record.token, record.attempt, 0, ttl, on_lapsed="hold")
         change = {"error": None, "history": self.acted(record, done, now, by, why)}
         ending = self._settling(claim, settlement, move, change)
@@ -768,7 +751,7 @@ class LedgerSteps:
                 completion = yield from self.completion(claim, result)
                 change, event = completion.change | change, completion.event
             case model.Abandoned(reason):
-                change |= {"error": self._kept_text(claim.id, Failure("Abandoned", reason))}
+                change |= {"error": self._kept(claim.id, Failure("Abandoned", reason))[0]}
         return Ending(move, change, event)
 
     # Marking and forgetting
@@ -906,16 +889,15 @@ class LedgerSteps:
     def doubts(self, *, reverse: bool = False, limit: int = 100, after: str | None = None) -> Steps[Listing]:
         """What waits for somebody to find out what became of it, oldest first or, in `reverse`, newest first.
 
-        That is what is UNKNOWN, and what lapsed where the policy is to hold it or to ask. It comes from an
-        index; on a table that was there first and has none, all of it is looked through, a page at a time.
+        That is what is UNKNOWN, and what lapsed where the policy is to hold it or to ask.
         """
-        return (yield from self._listed(DOUBTS, in_doubt, limit, after, reverse))
+        return self._listed(DOUBTS, in_doubt, limit, after, reverse)
 
     def failures(
         self, *, reverse: bool = False, limit: int = 100, after: str | None = None
     ) -> Steps[Listing]:
         """What failed for good, oldest first or, in `reverse`, newest first; from an index, as doubts are."""
-        return (yield from self._listed(FAILURES, _failed, limit, after, reverse))
+        return self._listed(FAILURES, lambda record, _: record.status is Status.FAILED, limit, after, reverse)
 
     def _listed(
         self,
@@ -923,45 +905,45 @@ class LedgerSteps:
         wanted: Callable[[Record, float], bool],
         limit: int,
         after: str | None,
-        reverse: bool = False,
+        reverse: bool,
     ) -> Steps[Listing]:
         """A page of the records that an index leads to; it may lag behind, so each is read."""
         check_limit("limit", limit)
-        records: list[Record] = []
-        unreadable: list[str] = []
-        looked = 0
+        records, unreadable, looked = list[Record](), list[str](), 0
         while True:
-            left = limit - len(records)
             page: Page = yield Query(
-                LEDGER, self.prefix, reverse=reverse, index=index.name, limit=left, after=after
+                LEDGER,
+                self.prefix,
+                reverse=reverse,
+                index=index.name,
+                limit=limit - len(records),
+                after=after,
             )
             for item in page.items:
                 try:
                     record, now = yield from self._look(item[LEDGER.partition])
                 except errors.RecordCorrupt as error:
                     unreadable.append(error.key)
-                    continue
-                if record is not None and wanted(record, now):
-                    records.append(record)
+                else:
+                    records += [record] if record is not None and wanted(record, now) else []
             after, looked = page.after, looked + max(page.read, len(page.items))
             if after is None or len(records) >= limit:
                 return Listing(tuple(records), after, tuple(unreadable), page.now, looked)
 
     # Records, as they are written and read
 
-    def _store_elsewhere(self, claim: Claimed, encoded: Encoded) -> Steps[Body]:
-        """Report a result that its annotation does not describe; store one that its row cannot hold."""
-        if encoded.misfit:
-            self.events.warn(What.RESULT_MISTYPED, claim.id, claim.attempt, f"{MISTYPED}: {encoded.misfit}")
-        return encoded.body if encoded.problem is None else (yield from self._overflow(claim, encoded))
-
     def _found_by(self) -> Item:
         """Return the attributes by which the index of unresolved records finds one."""
         return {"doubt": self.prefix, "doubt_since": NOW}
 
-    def _overflow(self, claim: Claimed, encoded: Encoded) -> Steps[Body]:
-        """Place a result that its row cannot hold. The effect has happened: at worst the fact is kept."""
-        body, problem = encoded.body, encoded.problem or ""
+    def _place(self, claim: Claimed, encoded: Encoded) -> Steps[Body]:
+        """Report a result that its annotation does not describe, and place one that its row cannot hold.
+
+        The effect has happened: at worst the fact is kept.
+        """
+        if encoded.misfit:
+            self.events.warn(What.RESULT_MISTYPED, claim.id, claim.attempt, f"{MISTYPED}: {encoded.misfit}")
+        body, problem = encoded.body, encoded.problem
         if encoded.oversize is not None:
             try:
                 reference = yield Stash(claim.id, encoded.oversize)
@@ -970,55 +952,45 @@ class LedgerSteps:
             else:
                 if reference is not None:
                     return self.codec.overflowed(encoded.encoding, reference)
-        self.events.warn(What.RESULT_NOT_KEPT, claim.id, claim.attempt, problem)
+        if problem is not None:
+            self.events.warn(What.RESULT_NOT_KEPT, claim.id, claim.attempt, problem)
         return body
 
-    def _kept_text(self, id: str, error: BaseException | Failure) -> str:
-        """An error as it is kept in a record."""
-        return self._sealed_text(id, self._kept(error))
-
-    def _kept(self, error: BaseException | Failure) -> Failure:
+    def _kept(self, id: str, error: BaseException | Failure) -> tuple[str, Failure]:
+        """An error as its record keeps it, and as listeners are told."""
         failure = failure_of(error)
         message = self.events.scrubbed(failure.message, MAX_ERROR_TEXT)
         # A path, say, may hold half a character, which no JSON has.
-        message = message.encode(errors="replace").decode()
-        return msgspec.structs.replace(failure, message=message)
-
-    def _sealed_text(self, id: str, failure: Failure) -> str:
+        failure = msgspec.structs.replace(failure, message=message.encode(errors="replace").decode())
         # Its type stays readable: whoever looks on wants to know it, and it is nobody's.
-        message = self.realm.sealing.text(failure.message, LEDGER.name, id, "error", steady=True)
-        return msgspec.json.encode(msgspec.structs.replace(failure, message=message)).decode()
+        sealed = self.realm.sealing.text(failure.message, LEDGER.name, id, "error", steady=True)
+        return msgspec.json.encode(msgspec.structs.replace(failure, message=sealed)).decode(), failure
 
     def _noted(self, id: str, change: Item, details: Details) -> Item:
         if details:
             check_details(details)
-            change["details"] = details
             if not self.clear_details:
-                change["details"] = self.realm.sealing.object(
-                    details, LEDGER.name, id, "details", steady=True
-                )
+                details = self.realm.sealing.object(details, LEDGER.name, id, "details", steady=True)
+            change["details"] = details
         return change
 
     def _opened(self, record: Record) -> Record:
         """A record whose error and details read as they were given, or say why they cannot be read."""
+        sealing, place = self.realm.sealing, (LEDGER.name, record.id)
+        changes: Item = {}
         failure = record.failure if record.error is not None and SEALED in record.error else None
         if failure is not None:
-            message = self.realm.sealing.opened_text(failure.message, LEDGER.name, record.id, "error")
+            message = sealing.opened_text(failure.message, *place, "error")
             failure = msgspec.structs.replace(failure, message=message)
-            record = msgspec.structs.replace(record, error=msgspec.json.encode(failure).decode())
+            changes["error"] = msgspec.json.encode(failure).decode()
         if record.history is not None and SEALED in record.history:
-            history = self.realm.sealing.opened_text(record.history, LEDGER.name, record.id, "history")
-            record = msgspec.structs.replace(record, history=history)
+            changes["history"] = sealing.opened_text(record.history, *place, "history")
         if record.details is not None and not self.clear_details:
-            details = self._opened_details(record.id, record.details)
-            record = msgspec.structs.replace(record, details=details)
-        return record
-
-    def _opened_details(self, id: str, kept: Item) -> Item:
-        try:
-            return self.realm.sealing.opened(kept, LEDGER.name, id, "details")  # type: ignore[no-any-return]
-        except ValueError as error:
-            return {"unreadable": str(error)}
+            try:
+                changes["details"] = sealing.opened(record.details, *place, "details")
+            except ValueError as error:
+                changes["details"] = {"unreadable": str(error)}
+        return msgspec.structs.replace(record, **changes) if changes else record
 
     def worker(self) -> str:
         """Return the name of this worker, as a record keeps it."""
@@ -1204,10 +1176,6 @@ def already_applied(item: Item | None, token: str, change: Item) -> bool:
 def is_running(record: Record, now: float) -> bool:
     """Whether somebody is at work on it, and has not been silent for too long."""
     return record.status is Status.IN_PROGRESS and record.lease_until > now
-
-
-def _failed(record: Record, _now: float) -> bool:
-    return record.status is Status.FAILED
 
 
 def _was_made(reply: Applied | Refused, token: str) -> bool:

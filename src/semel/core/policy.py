@@ -53,22 +53,6 @@ def lasting(ttl: Seconds, horizon: float) -> float:
     return kept
 
 
-def doubt_span(span: Seconds | None, on_lapsed: OnLapsed, lease: float, horizon: float) -> float | None:
-    """How long a doubt waits for somebody to settle it, if not for ever."""
-    if span is None:
-        return None
-    if on_lapsed == "rerun":
-        raise errors.InvalidOption(
-            'doubt_ttl goes with on_lapsed="hold" or "resolve": else nothing is in doubt'
-        )
-    held = lasting(span, horizon)
-    if held <= lease:
-        raise errors.InvalidOption(
-            f"doubt_ttl ({held:g} s) must be longer than lease ({lease:g} s), at whose end a doubt begins"
-        )
-    return held
-
-
 Keep: TypeAlias = Literal["keep", "release", "doubt"]
 OnError: TypeAlias = Keep | Mapping[type[Exception], Keep]
 
@@ -96,7 +80,16 @@ def terms_of(  # noqa: PLR0917 - in the order of `ClaimTerms`
     check_word("on_lapsed", on_lapsed, OnLapsed)
     check_limit("max_attempts", max_attempts)
     held, kept = lease_and_ttl(lease, ttl, horizon)
-    return ClaimTerms(held, kept, on_lapsed, max_attempts, doubt_span(doubt_ttl, on_lapsed, held, horizon))
+    waits = None if doubt_ttl is None else lasting(doubt_ttl, horizon)
+    if waits is not None and on_lapsed == "rerun":
+        raise errors.InvalidOption(
+            'doubt_ttl goes with on_lapsed="hold" or "resolve": else nothing is in doubt'
+        )
+    if waits is not None and waits <= held:
+        raise errors.InvalidOption(
+            f"doubt_ttl ({waits:g} s) must be longer than lease ({held:g} s), at whose end a doubt begins"
+        )
+    return ClaimTerms(held, kept, on_lapsed, max_attempts, waits)
 
 
 class Policy(ClaimTerms, frozen=True, kw_only=True):
@@ -136,11 +129,9 @@ class Policy(ClaimTerms, frozen=True, kw_only=True):
     def kind_of(self, kept_as: str) -> type[Exception] | None:
         """The type that was named so when an error was kept, though it may have moved to another module."""
         kinds = [kind for kind, word in self.on_error.items() if word == "keep"]
-        for kind in kinds:
-            if f"{kind.__module__}.{kind.__qualname__}" == kept_as:
-                return kind
+        same = [kind for kind in kinds if f"{kind.__module__}.{kind.__qualname__}" == kept_as]
         moved = [kind for kind in kinds if f".{kept_as}".endswith(f".{kind.__qualname__}")]
-        return moved[0] if len(moved) == 1 else None
+        return same[0] if same else moved[0] if len(moved) == 1 else None
 
 
 class Options(TypedDict, total=False):
@@ -189,26 +180,22 @@ def check_limit(option: str, limit: int | None) -> None:
         raise errors.InvalidOption(f"{option} must be at least 1, not {limit}")
 
 
+UNSAID: dict[str, Any] = {"lease": LEASE, "on_lapsed": "rerun", "max_attempts": None, "doubt_ttl": None}
+
+
 def policy_of(options: Options, horizon: float = 0) -> Policy:
     """Options as a policy, every one checked; `horizon` is the ledger's, where the options have none."""
     if unknown := options.keys() - Options.__annotations__.keys():
         raise errors.InvalidOption(f"there is no option {', '.join(sorted(unknown))}")
     if "horizon" in options:
         horizon = seconds(options["horizon"])
-    terms = terms_of(
-        options.get("lease", LEASE),
-        options.get("ttl", max(DAY, horizon)),
-        options.get("on_lapsed", "rerun"),
-        options.get("max_attempts"),
-        options.get("doubt_ttl"),
-        horizon,
+    given: dict[str, Any] = (
+        {"ttl": max(DAY, horizon), "wait": LEASE, "on_error": "release"} | UNSAID | options
     )
-    as_given: dict[str, Any] = {name: one for name, one in options.items() if name not in ("horizon", "wait")}
-    checked: dict[str, Any] = msgspec.structs.asdict(terms) | {
-        "patience": seconds(options.get("wait", LEASE)),
-        "on_error": _by_type(options.get("on_error", "release")),
-    }
-    policy = Policy(**as_given | checked)
+    terms = terms_of(*[given[name] for name in ClaimTerms.__struct_fields__], horizon=horizon)
+    given |= msgspec.structs.asdict(terms) | {"on_error": _by_type(given["on_error"])}
+    given.pop("horizon", None)
+    policy = Policy(patience=seconds(given.pop("wait")), **given)
     check_word("on_busy", policy.on_busy, OnBusy)
     check_word("on_store_error", policy.on_store_error, OnStoreError)
     if (policy.on_lapsed == "resolve") != (policy.resolver is not None):
