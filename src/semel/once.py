@@ -253,7 +253,8 @@ class Protected:
         """The function as its callers know it."""
         bind, identify = self._bind, self._identify
         person = None if self._subject is None else self._person
-        function, replay, run, arun = self.function, self._flow.replay, self._flow.run, self._flow.arun
+        function, flow = self.function, self._flow
+        replay, run, attempt = flow.replay, flow.run, flow.attempt
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -261,7 +262,8 @@ class Protected:
             before = replay(id, fingerprint)
             if before is not MISSING:
                 return before
-            done = run(id, fingerprint, person and person(args, kwargs), function, args, kwargs)
+            work = Work(attempt, function, args, kwargs)
+            done = run(work, id, fingerprint, person and person(args, kwargs))
             return done.value if type(done) is Returned else _given(done)
 
         @functools.wraps(function)
@@ -270,9 +272,8 @@ class Protected:
             before = replay(id, fingerprint)
             if before is not MISSING:
                 return before
-            return _given(
-                await arun(id, fingerprint, person and person(args, kwargs), function, args, kwargs)
-            )
+            work = Work(flow.aattempt, function, args, kwargs)
+            return _given(await flow.arun(work, id, fingerprint, person and person(args, kwargs)))
 
         wrapper: Any = acall if self.is_async else call
         wrapper.__semel__ = self
@@ -314,10 +315,11 @@ class Protected:
         given = self._run(id, fingerprint, self._person(args, kwargs), noted, args, kwargs)
         return awaited(given) if self.is_async else Answer(given, ran)
 
-    def _run(self, *work: Any) -> Any:
+    def _run(self, id: str, fingerprint: str | None, subject: str | None, *work: Any) -> Any:
+        flow = self._flow
         if self.is_async:
-            return _awaited(self._flow.arun(*work))
-        return _given(self._flow.run(*work))
+            return _awaited(flow.arun(Work(flow.aattempt, *work), id, fingerprint, subject))
+        return _given(flow.run(Work(flow.attempt, *work), id, fingerprint, subject))
 
     def _person(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """What stands for the person a call is about."""
@@ -396,7 +398,7 @@ class Block:
         """
         try:
             _, id, person = self.identify(key, subject)
-            return self.flow.run(id, fingerprint, person, function, args, {})
+            return self.flow.run(Work(self.flow.attempt, function, args), id, fingerprint, person)
         except errors.SemelError as error:
             return Raised(error, begun=False)
 
@@ -411,7 +413,7 @@ class Block:
         """One of them as an async function, and what came of it: an error is given, and not raised."""
         try:
             _, id, person = self.identify(key, subject)
-            return await self.flow.arun(id, fingerprint, person, function, args, {})
+            return await self.flow.arun(Work(self.flow.aattempt, function, args), id, fingerprint, person)
         except errors.SemelError as error:
             return Raised(error, begun=False)
 

@@ -66,7 +66,7 @@ def released_whatever_was_raised(self, run, done):
 
 
 def renewed_when_answered(self, sent):
-    sent = self._clock.monotonic()
+    sent = self.clock.monotonic()
     self.deadline = sent + self.claim.lease
     self.due = sent + self.claim.lease / running.RENEWALS_PER_LEASE
 

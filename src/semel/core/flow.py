@@ -18,7 +18,7 @@ from semel.core.codecs import ANYTHING, PLAIN, Decoder
 from semel.core.commands import After, Call, Raised, Returned, Steps, Update, write
 from semel.core.drive import ErrorListener, Glancing, Store, adrive, advance, attempted
 from semel.core.events import What
-from semel.core.functions import describe_lazy, failed_before, refuse_lazy
+from semel.core.functions import FINISHED, failed_before, refuse_lazy
 from semel.core.ledger import UNINTERRUPTED, Ending, LedgerSteps, PendingClaim, failure_of
 from semel.core.lifecycle import Status
 from semel.core.policy import INFINITE, Policy
@@ -118,18 +118,17 @@ class Flow:
         self.decoder = decoder
         self.promised: Decoder | None = None if decoder is ANYTHING else decoder
 
-    def run(self, id: str, fingerprint: str | None, subject: str | None, *work: Any) -> Returned | Raised:
-        """Run the steps of a call: `work` is a function, its arguments and its keyword arguments."""
-        steps = self.steps(id, fingerprint, Work(self.attempt, *work), subject)
+    def run(self, work: Work, id: str, fingerprint: str | None, subject: str | None) -> Returned | Raised:
+        """Run the steps of a call to their end."""
+        steps = self.steps(id, fingerprint, work, subject)
         done: Returned | Raised = advance(steps, self.context.store, attempted, on_error=self.on_error)
         return done
 
     async def arun(
-        self, id: str, fingerprint: str | None, subject: str | None, *work: Any
+        self, work: Work, id: str, fingerprint: str | None, subject: str | None
     ) -> Returned | Raised:
-        """Run the steps of a call whose function is awaited."""
-        steps = self.steps(id, fingerprint, Work(self.aattempt, *work), subject)
-        return await adrive(steps, self.context.store, self.on_error)
+        """Run the steps of a call to their end, and await its work."""
+        return await adrive(self.steps(id, fingerprint, work, subject), self.context.store, self.on_error)
 
     def steps(  # noqa: C901, PLR0912, PLR0915 - a frame for each part would be resumed at every command
         self, id: str, fingerprint: str | None, work: Work, subject: str | None = None
@@ -169,7 +168,7 @@ class Flow:
             if obstacle:
                 return (yield from self._give_back(run, Raised(obstacle, begun=False)))
             done = yield work.call(run, work.function)
-            if type(done) is Returned and describe_lazy(type(done.value)):  # type: ignore[arg-type]  # it is hashable
+            if type(done) is Returned and type(done.value) not in FINISHED:
                 done = self._finished(run, done)
             if type(done) is Raised:
                 return (yield from self._give_back(run, done))

@@ -41,7 +41,7 @@ def annotations_of(function: Callable[..., Any]) -> Mapping[str, Any]:
 # Lazy results
 
 # Most results are of these types, so one look is enough for them.
-_FINISHED: Final = frozenset({dict, list, str, int, float, bool, tuple, type(None)})
+FINISHED: Final = frozenset({dict, list, str, int, float, bool, tuple, type(None)})
 
 
 def _empty() -> Any:
@@ -77,7 +77,7 @@ def check_function(function: Any) -> None:
 def refuse_lazy(value: Any, source: str) -> None:
     """Raise `LazyResult` for a result that has not run, and close it so that it never does."""
     kind: Any = type(value)  # and not __class__, which a proxy may have to look up
-    if kind not in _FINISHED and (found := describe_lazy(kind)) is not None:
+    if kind not in FINISHED and (found := describe_lazy(kind)) is not None:
         _close(value)
         raise LazyResult(source, *found)
 

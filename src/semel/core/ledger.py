@@ -57,7 +57,7 @@ from semel.core.commands import (
     write_each,
 )
 from semel.core.events import Events, What
-from semel.core.functions import describe_lazy, refuse_lazy
+from semel.core.functions import FINISHED, refuse_lazy
 from semel.core.keys import Key, key_of
 from semel.core.lifecycle import Move, Status
 from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict
@@ -139,7 +139,8 @@ class Ending(msgspec.Struct, frozen=True):
     move: Move
     change: Item
     event: What | None = None
-    detail: str = ""
+    detail: str | None = None
+    """What else they are told, of a move that is to be looked at."""
 
 
 def no_rescue(_steps: Steps[None], _on_error: object) -> None:
@@ -441,7 +442,7 @@ class LedgerSteps:
 
         `promised` reads the result later; one that it cannot read stays plain JSON.
         """
-        if describe_lazy(type(result)):  # type: ignore[arg-type]  # it is hashable
+        if type(result) not in FINISHED:
             refuse_lazy(result, f"the work on {claim.key!r}")
         encoded = self.codec.encode(result, claim.id, promised)
         body = encoded.body
@@ -559,11 +560,13 @@ class LedgerSteps:
 
     def doubt(self, claim: Claimed) -> Steps[None]:
         """The holder cannot tell whether the effect happened; somebody else has to."""
-        return self._move(claim, Ending(lifecycle.DOUBT, self._found_by(), What.HELD))
+        return self._move(claim, Ending(lifecycle.DOUBT, self._found_by(), What.HELD, ""))
 
     def doubt_many(self, claims: Iterable[Claimed]) -> Steps[Answers]:
         """The holder of several claims cannot tell whether their effects happened; False for each lost."""
-        return self._end_many([(one, Ending(lifecycle.DOUBT, self._found_by(), What.HELD)) for one in claims])
+        return self._end_many(
+            [(one, Ending(lifecycle.DOUBT, self._found_by(), What.HELD, "")) for one in claims]
+        )
 
     def abandon(self, claim: Claimed) -> Steps[None]:
         """The caller was interrupted at its work: end the lease if it can be, for the next one's policy."""
@@ -583,9 +586,9 @@ class LedgerSteps:
             verdict = self._judge(claim, ending, reply.item)
             if isinstance(verdict, errors.SemelError):
                 raise verdict
-        event = ending.event
-        if event is What.FAILED or event is What.HELD:  # which are to be looked at
-            self.events.warn(event, claim.id, claim.attempt, ending.detail)
+        event, detail = ending.event, ending.detail
+        if event is not None and detail is not None:
+            self.events.warn(event, claim.id, claim.attempt, detail)
         elif event is not None and self.events.listeners:
             self.events.emit(event, claim.id, claim.attempt)
 

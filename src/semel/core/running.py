@@ -3,6 +3,8 @@
 from contextvars import ContextVar
 from typing import Any
 
+import msgspec
+
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.codecs import check_details
@@ -15,32 +17,36 @@ RENEWALS_PER_LEASE = 3
 RETRIES_PER_LEASE = 10
 
 
-class Run:
+class Run(msgspec.Struct, eq=False):
     """One attempt at the work of one key, while it runs."""
 
+    claim: Claimed
+    sent: float
+    """When the claim was sent, by the clock of this process."""
+    clock: Clock
+    deadline: float = 0.0
+    due: float = 0.0
     result: Any = MISSING
     details: dict[str, Any] | None = None
     subject: str | None = None
-    task = ""
+    task: str = ""
     """The function that events about this attempt name, whoever writes its end."""
     outer: "Run | None" = None
-    begun = False
-    over = False
+    begun: bool = False
+    over: bool = False
     """The work has ended; a task or a thread that it started may still have it for its context."""
-    kept = False
-    promised = False
-    settling = False
+    kept: bool = False
+    promised: bool = False
+    settling: bool = False
     """A transaction that completes the claim is under way: a renewal that is refused says nothing."""
-    interrupted = False
+    interrupted: bool = False
     """Its lease was ended, as nobody knows how far the work came."""
-    taken = False
+    taken: bool = False
     """The claim is somebody else's."""
 
-    def __init__(self, claim: Claimed, sent: float, clock: Clock) -> None:
-        self.claim = claim
-        self._clock = clock
-        self.deadline: float = sent + claim.lease
-        self.due: float = sent + claim.lease / RENEWALS_PER_LEASE
+    def __post_init__(self) -> None:
+        self.deadline = self.sent + self.claim.lease
+        self.due = self.sent + self.claim.lease / RENEWALS_PER_LEASE
 
     def __repr__(self) -> str:
         state = "over" if self.over else "lost" if self.lost else "running"
@@ -64,7 +70,7 @@ class Run:
     @property
     def lost(self) -> bool:
         """Whether the lease is gone, so that somebody else may be at work on the same key."""
-        return not self.kept and (self.taken or self._clock.monotonic() >= self.deadline)
+        return not self.kept and (self.taken or self.clock.monotonic() >= self.deadline)
 
     def check(self) -> None:
         """Raise `ClaimLost` if the lease is gone; call it before every step that cannot be taken back."""
@@ -100,7 +106,7 @@ class Run:
 
     def sending(self) -> float:
         """A renewal is sent now: the next is due in a third of the lease, even if this one has no answer."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         self.due = now + self.claim.lease / RENEWALS_PER_LEASE
         return now
 
@@ -112,7 +118,7 @@ class Run:
 
     def missed(self) -> None:
         """A renewal failed; try again soon."""
-        self.due = self._clock.monotonic() + self.claim.lease / RETRIES_PER_LEASE
+        self.due = self.clock.monotonic() + self.claim.lease / RETRIES_PER_LEASE
 
     def lose(self) -> None:
         """The claim is somebody else's."""
