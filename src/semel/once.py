@@ -34,8 +34,6 @@ from semel.model import MISSING
 if TYPE_CHECKING:
     from inspect import Signature
 
-    from semel.core.heartbeat import TaskHeartbeat
-
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -445,7 +443,6 @@ class Running:
     is_open = False
     """Whether the work has begun, and not ended."""
     _steps: Steps[WorkResult] | None = None
-    _heartbeat: TaskHeartbeat | None = None
 
     def __init__(self, block: Block, key: str, fingerprint: str | None) -> None:
         self.block = block
@@ -500,8 +497,8 @@ class Running:
             return Raised(error, begun=False)
         if type(step) is not Call:
             return step  # type: ignore[no-any-return]  # the steps are over
-        run = self.run = step.work()
-        self._heartbeat = flow.abegin(run)
+        self.run = step.work()
+        flow.begin(self.run, in_loop=True)
         self.is_open = True
         return None
 
@@ -511,7 +508,7 @@ class Running:
             return None
         self.is_open = False
         flow, run = self.block.flow, self.run
-        lost = flow.aend(run, self._heartbeat, error)
+        lost = flow.aend(run, error)
         failed, result = error if lost is None else lost, run.result
         reply = Returned(None if result is MISSING else result) if failed is None else Raised(failed)
         try:

@@ -22,19 +22,13 @@ from semel.core.functions import FINISHED, failed_before, refuse_lazy
 from semel.core.ledger import UNINTERRUPTED, Ending, LedgerSteps, PendingClaim, failure_of
 from semel.core.lifecycle import Status
 from semel.core.policy import INFINITE, Policy
-from semel.core.running import (
-    CURRENT,
-    Run,
-    refuse_reentry,
-    step_of_another_attempt,
-    subject_of_step,
-)
+from semel.core.running import CURRENT, Run, refuse_reentry, step_of_another_attempt, subject_of_step
 from semel.core.runtime import Concealed
 from semel.model import MISSING, RECORD_VERSION, Busy, Claimed, Failure, Outcome
 from semel.tables import LEDGER
 
 if TYPE_CHECKING:
-    from semel.core.heartbeat import Heartbeats, TaskHeartbeat
+    from semel.core.heartbeat import Heartbeats
     from semel.core.threads import SignalSafeEvent
 
 
@@ -345,13 +339,14 @@ class Flow:
         finally:
             self.end(run)
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: Run, *, in_loop: bool = False) -> None:
         """The work begins; a resolver's may have been over before."""
         run.outer = CURRENT.get()
         run.over = False
         CURRENT.set(run)
         if self._beats and run.claim.attempt:  # it is protected
-            self._heartbeats.start(run, self._ledger)
+            heartbeats = self._heartbeats.loops.here() if in_loop else self._heartbeats
+            run.heartbeat = heartbeats.start(run, self._ledger)
         run.begun = True
 
     def end(self, run: Run) -> None:
@@ -363,7 +358,7 @@ class Flow:
 
     async def aattempt(self, run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do async work as this attempt; a lost lease cancels it. A resolver need not be async."""
-        heartbeat = self.abegin(run)
+        self.begin(run, in_loop=True)
         error: BaseException | None = None
         try:
             value = function(*args, **kwargs)
@@ -372,33 +367,18 @@ class Flow:
             error = raised
             raise
         finally:
-            lost = self.aend(run, heartbeat, error)
-            if lost is not None:
+            if lost := self.aend(run, error):
                 raise lost from error
 
-    def abegin(self, run: Run) -> TaskHeartbeat | None:
-        """Async work begins; a resolver's may have been over before."""
-        run.outer = CURRENT.get()
-        run.over = False
-        CURRENT.set(run)
-        heartbeat = None
-        if self._beats and run.claim.attempt:  # it is protected
-            heartbeat = self._heartbeats.loops.here().start(run, self._ledger)
-        run.begun = True
-        return heartbeat
-
-    def aend(
-        self, run: Run, heartbeat: TaskHeartbeat | None, error: BaseException | None
-    ) -> errors.ClaimLost | None:
+    def aend(self, run: Run, error: BaseException | None) -> errors.ClaimLost | None:
         """Async work is over; what to raise instead where it was cancelled for a lost claim."""
         run.over = True
         CURRENT.set(run.outer)
-        if heartbeat is None:
+        if run.heartbeat is None:
             return None
-        heartbeat.stop()
-        if type(error).__name__ == "CancelledError" and heartbeat.claim_lost():
-            return errors.ClaimLost(run.key, run.attempt, "go on with")
-        return None
+        run.heartbeat.stop()
+        cancelled = type(error).__name__ == "CancelledError" and run.heartbeat.claim_lost()
+        return errors.ClaimLost(run.key, run.attempt, "go on with") if cancelled else None
 
 
 def _replayer(flow: Flow) -> Callable[[str, str | None], Any]:

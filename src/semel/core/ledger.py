@@ -252,7 +252,7 @@ class LedgerSteps:
         returns: Any = Any,
     ) -> Steps[Outcome]:
         """Claim a key, or learn what is in the way: one conditional write, answered with the record."""
-        terms = terms_of(lease, ttl, on_lapsed, max_attempts, doubt_ttl, self.horizon)
+        terms = terms_of(lease, ttl, on_lapsed, max_attempts, doubt_ttl, horizon=self.horizon)
         pending = PendingClaim(fingerprint, self.realm.subject_of(subject))
         claiming = self.claim_on(self.name(key), terms, decoder_for(returns), pending)
         return self.guarded(claiming, pending)
@@ -274,7 +274,7 @@ class LedgerSteps:
         Those that were given back take one more for all of them. Where one of them cannot be read, none is
         claimed. `subjects` says of each whom it is about.
         """
-        terms = terms_of(lease, ttl, on_lapsed, max_attempts, doubt_ttl, self.horizon)
+        terms = terms_of(lease, ttl, on_lapsed, max_attempts, doubt_ttl, horizon=self.horizon)
         names = [self.name(key) for key in keys]
         if len(set(names)) < len(names):
             raise errors.UsageError("a key is claimed once in a batch: drop its duplicates first")
@@ -676,21 +676,20 @@ class LedgerSteps:
         waited, pause = 0.0, FIRST_LOOK
         while True:
             look = max(min(pause, lease_left, timeout - waited), SHORTEST_LOOK)
+            pause = min(pause * 2, SLOWEST_LOOK)
             try:
                 found = yield from read(Watch(LEDGER, id, look))
             except RETRYABLE:
                 # Whoever waits has time: the store may be back at the next look.
-                if waited + look >= timeout:
+                waited += look
+                if waited >= timeout:
                     raise
                 yield Pause(look, self.clock)
-                waited += look
-                pause = min(pause * 2, SLOWEST_LOOK)
                 continue
             waited += found.waited
             record = self._record(id, found.item)
             if record is None or not is_running(record, found.now) or waited >= timeout:
                 return msgspec.structs.replace(found, waited=waited)
-            pause = min(pause * 2, SLOWEST_LOOK)
             lease_left = record.lease_until - found.now
 
     # Resolving and overriding by hand
@@ -810,11 +809,13 @@ class LedgerSteps:
         mark, terms = self._mark(span, token), ClaimTerms(0, span, on_lapsed="hold")
         while True:
             reply = yield from write(Put(LEDGER, id, mark, ABSENT))
-            record = self._record(id, None if _was_made(reply, token) else reply.item)
-            if _was_made(reply, token) or (record is not None and record.status is Status.COMPLETED):
+            if _was_made(reply, token):
                 return
+            record = self._record(id, reply.item)
             if record is None:
                 continue
+            if record.status is Status.COMPLETED:
+                return
             if is_running(record, reply.now):
                 raise errors.InProgress(record.key, record.lease_until - reply.now, record.attempt)
             if record.status is Status.IN_PROGRESS:
@@ -1204,11 +1205,8 @@ def _unfinished(record: Record, now: float) -> tuple[str, float]:
 
 def in_doubt(record: Record, now: float) -> bool:
     """Whether somebody has to find out what became of it."""
-    if record.status is Status.UNKNOWN:
-        return True
-    return (
-        record.status is Status.IN_PROGRESS and record.doubt_since is not None and record.lease_until <= now
-    )
+    lapsed = record.status is Status.IN_PROGRESS and record.lease_until <= now
+    return record.status is Status.UNKNOWN or (lapsed and record.doubt_since is not None)
 
 
 def _continues(item: Item, earlier: Item) -> bool:

@@ -68,12 +68,13 @@ class ClaimTerms(msgspec.Struct, frozen=True):
     """How long an unresolved record waits for an operator; None for ever."""
 
 
-def terms_of(  # noqa: PLR0917 - in the order of `ClaimTerms`
+def terms_of(
     lease: Seconds,
     ttl: Seconds,
     on_lapsed: OnLapsed,
     max_attempts: int | None,
     doubt_ttl: Seconds | None,
+    *,
     horizon: float,
 ) -> ClaimTerms:
     """Check the terms of a claim."""

@@ -32,6 +32,8 @@ class Run(msgspec.Struct, eq=False):
     task: str = ""
     """The function that events about this attempt name, whoever writes its end."""
     outer: "Run | None" = None
+    heartbeat: Any = None
+    """What renews the lease of async work."""
     begun: bool = False
     over: bool = False
     """The work has ended; a task or a thread that it started may still have it for its context."""
