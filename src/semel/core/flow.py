@@ -295,11 +295,11 @@ class Flow:
         if isinstance(error, errors.Later):
             return ledger.releasing(claim, error, counted=False)
         lost = isinstance(error, errors.ClaimLost) and error.key == claim.key
-        if lost or not isinstance(error, Exception) or self.policy.doubts(error):
+        word, kept_as = self.policy.fate_of(error, claim.attempt)
+        if lost or not isinstance(error, Exception) or word == "doubt":
             return None
-        if self.policy.is_final(error, claim.attempt):
-            failure = failure_of(error, self.policy.kept_as(error) or "")
-            return ledger.failure(claim, failure, run.details)
+        if word == "keep":
+            return ledger.failure(claim, failure_of(error, kept_as), run.details)
         return ledger.releasing(claim, error)
 
     def _resolve(self, run: Run, work: Work) -> Steps[Returned | Raised | None]:

@@ -105,27 +105,15 @@ class Policy(ClaimTerms, frozen=True, kw_only=True):
     subject: str | None = None
     hide_key: bool = False
 
-    def is_final(self, error: BaseException, attempt: int) -> bool:
-        """Whether work that raised this at that attempt is to stay failed."""
+    def fate_of(self, error: BaseException, attempt: int) -> tuple[Keep, str]:
+        """What becomes of work that raised this at that attempt, and under which type's name it is kept."""
+        kind: Any = next((kind for kind in type(error).__mro__ if kind in self.on_error), None)
+        word = self.on_error.get(kind, "release")
+        # Work that never ran has not failed: a corrected function may still do it.
+        if word == "keep" and not isinstance(error, errors.LazyResult):
+            return word, f"{kind.__module__}.{kind.__qualname__}"
         spent = self.max_attempts is not None and attempt >= self.max_attempts
-        return spent or self.kept_as(error) is not None
-
-    def kept_as(self, error: BaseException) -> str | None:
-        """The name of the type under which this error is kept, or None when it is not."""
-        kind, word = self._rule_for(error)
-        return f"{kind.__module__}.{kind.__qualname__}" if kind is not None and word == "keep" else None
-
-    def doubts(self, error: BaseException) -> bool:
-        """Whether this error leaves open if the effect happened."""
-        return self._rule_for(error)[1] == "doubt"
-
-    def _rule_for(self, error: BaseException) -> tuple[type | None, Keep]:
-        for kind in type(error).__mro__:
-            if word := self.on_error.get(kind):
-                # Work that never ran has not failed: a corrected function may still do it.
-                kept = word == "keep" and isinstance(error, errors.LazyResult)
-                return kind, "release" if kept else word
-        return None, "release"
+        return word if word == "doubt" else "keep" if spent else "release", ""
 
     def kind_of(self, kept_as: str) -> type[Exception] | None:
         """The type that was named so when an error was kept, though it may have moved to another module."""

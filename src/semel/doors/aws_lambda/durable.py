@@ -105,12 +105,13 @@ class DurableWork:
         return {"result": result}
 
     def _give_back(self, claim: Claimed, error: Exception) -> None:
-        policy, ledger = self._policy, self._s.ledger
+        ledger = self._s.ledger
+        word, kept_as = self._policy.fate_of(error, claim.attempt)
         try:
-            if policy.doubts(error):
+            if word == "doubt":
                 drive(ledger.steps.lapse(claim), self._s.store, self._s.events.failed)
-            elif policy.is_final(error, claim.attempt):
-                ledger.fail(claim, failure_of(error, policy.kept_as(error) or ""))
+            elif word == "keep":
+                ledger.fail(claim, failure_of(error, kept_as))
             else:
                 ledger.release(claim, error)
         except errors.ClaimLost:
