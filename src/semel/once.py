@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
 
@@ -221,6 +222,9 @@ class Protected:
         self._flow = Flow(context, policy, decoder_for(Any))
         self.function: Callable[..., Any] = function
         self.is_async: bool = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+        flow = self._flow
+        self._call: Any = flow.arun if self.is_async else flow.run
+        self._begin: Any = flow.aattempt if self.is_async else flow.attempt
         self.name: str = getattr(function, "__qualname__", repr(function))
         if inspect.iscoroutinefunction(policy.resolver) and not self.is_async:
             raise errors.InvalidOption(f"{self.name} is no async function, and its resolver is")
@@ -251,8 +255,7 @@ class Protected:
         """The function as its callers know it."""
         bind, identify = self._bind, self._identify
         person = None if self._subject is None else self._person
-        function, flow = self.function, self._flow
-        replay, run, attempt = flow.replay, flow.run, flow.attempt
+        function, replay, run, begin = self.function, self._flow.replay, self._call, self._begin
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -260,7 +263,7 @@ class Protected:
             before = replay(id, fingerprint)
             if before is not MISSING:
                 return before
-            work = Work(attempt, function, args, kwargs)
+            work = Work(partial(begin, args, kwargs), function)
             done = run(work, id, fingerprint, person and person(args, kwargs))
             return done.value if type(done) is Returned else _given(done)
 
@@ -270,8 +273,8 @@ class Protected:
             before = replay(id, fingerprint)
             if before is not MISSING:
                 return before
-            work = Work(flow.aattempt, function, args, kwargs)
-            return _given(await flow.arun(work, id, fingerprint, person and person(args, kwargs)))
+            work = Work(partial(begin, args, kwargs), function)
+            return _given(await run(work, id, fingerprint, person and person(args, kwargs)))
 
         wrapper: Any = acall if self.is_async else call
         wrapper.__semel__ = self
@@ -313,11 +316,11 @@ class Protected:
         given = self._run(id, fingerprint, self._person(args, kwargs), noted, args, kwargs)
         return awaited(given) if self.is_async else Answer(given, ran)
 
-    def _run(self, id: str, fingerprint: str | None, subject: str | None, *work: Any) -> Any:
-        flow = self._flow
-        if self.is_async:
-            return _awaited(flow.arun(Work(flow.aattempt, *work), id, fingerprint, subject))
-        return _given(flow.run(Work(flow.attempt, *work), id, fingerprint, subject))
+    def _run(
+        self, id: str, fingerprint: str | None, subject: str | None, function: Any, *arguments: Any
+    ) -> Any:
+        done = self._call(Work(partial(self._begin, *arguments), function), id, fingerprint, subject)
+        return _awaited(done) if self.is_async else _given(done)
 
     def _person(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """What stands for the person a call is about."""
@@ -396,7 +399,8 @@ class Block:
         """
         try:
             _, id, person = self.identify(key, subject)
-            return self.flow.run(Work(self.flow.attempt, function, args), id, fingerprint, person)
+            work = Work(partial(self.flow.attempt, args, {}), function)
+            return self.flow.run(work, id, fingerprint, person)
         except errors.SemelError as error:
             return Raised(error, begun=False)
 
@@ -411,7 +415,8 @@ class Block:
         """One of them as an async function, and what came of it: an error is given, and not raised."""
         try:
             _, id, person = self.identify(key, subject)
-            return await self.flow.arun(Work(self.flow.aattempt, function, args), id, fingerprint, person)
+            work = Work(partial(self.flow.aattempt, args, {}), function)
+            return await self.flow.arun(work, id, fingerprint, person)
         except errors.SemelError as error:
             return Raised(error, begun=False)
 

@@ -164,8 +164,9 @@ def torn(self, command):
     return Cancelled(now, tuple(refusals)) if any(refusals) else Applied(now)
 
 
-def sent_once(command):
-    return (yield command)
+def not_sent_again(command, unknown):
+    yield from ()
+    raise unknown
 
 
 def without_mark(original):
@@ -230,7 +231,7 @@ GUARDS = {
         replaced(parts, "_was_made", lambda chosen, verdicts: False),
         {"all or none"},
     ),
-    "writes are sent again": (replaced(parts, "send", sent_once), {"no surprise"}),
+    "writes are sent again": (replaced(parts, "resend", not_sent_again), {"no surprise"}),
 }
 
 

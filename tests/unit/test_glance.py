@@ -145,7 +145,8 @@ def test_a_replay_asks_the_store_for_nothing(monkeypatch: pytest.MonkeyPatch) ->
     execute = MemoryStore.execute
 
     def counted(store: MemoryStore, command: Any) -> Any:
-        asked.append(type(command))
+        if store is s.store:  # a thread of another test may still be at work
+            asked.append(type(command))
         return execute(store, command)
 
     monkeypatch.setattr(MemoryStore, "execute", counted)

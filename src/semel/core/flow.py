@@ -6,8 +6,8 @@ simulation.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -44,16 +44,10 @@ SKIPPED: Final = Skipped()
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What is to be done under a key, and how: `begin` makes of a run and a function the piece of work."""
+    """What is to be done under a key: `begin` is given a run, and this function or its resolver."""
 
-    begin: Callable[..., Any]
+    begin: Callable[[Run, Any], Any]
     function: Callable[..., Any] | None = None
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
-
-    def call(self, run: Run, function: Callable[..., Any] | None) -> Call:
-        """Return the command that does it, or asks its resolver."""
-        return Call(functools.partial(self.begin, run, function, self.args, self.kwargs))
 
 
 class PendingCall(PendingClaim, kw_only=True):
@@ -161,12 +155,12 @@ class Flow:
                 obstacle = self._obstacle(run)
             if obstacle:
                 return (yield from self._give_back(run, Raised(obstacle, begun=False)))
-            done = yield work.call(run, work.function)
+            done = yield Call(partial(work.begin, run, work.function))
             if type(done) is Returned and type(done.value) not in FINISHED:
                 done = self._finished(run, done)
             if type(done) is Raised:
                 return (yield from self._give_back(run, done))
-            return (yield from self._keep(run, done))
+            return (yield from self._settle(run, done))
         except UNINTERRUPTED:
             raise
         except BaseException as error:
@@ -208,7 +202,7 @@ class Flow:
         """The store is down, and the caller said beforehand that the work matters more than doing it once."""
         self._ledger.events.warn(What.RAN_OPEN, id, detail=f"{type(error).__name__}: {error}")
         run = Run(Claimed(id, "", 0, INFINITE, INFINITE), 0, self.context.clock)
-        return self._finished(run, (yield work.call(run, work.function)))
+        return self._finished(run, (yield Call(partial(work.begin, run, work.function))))
 
     def _answer(self, outcome: Outcome) -> Returned | Raised:
         """Return the answer of a call whose work does not run."""
@@ -239,7 +233,7 @@ class Flow:
             record, change = outcome.record, {"expires_at": After(self.policy.ttl)}
             yield from write(Update(LEDGER, record.id, change, {"token": record.token}))
 
-    def _keep(self, run: Run, done: Returned) -> Steps[Returned | Raised]:
+    def _settle(self, run: Run, done: Returned) -> Steps[Returned | Raised]:
         """Store the result, unless a transaction of the work's own has completed its claim."""
         if run.kept or run.promised:
             return Returned(run.result)  # what that keeps is what every later call gives
@@ -305,7 +299,7 @@ class Flow:
     def _resolve(self, run: Run, work: Work) -> Steps[Returned | Raised | None]:
         """Ask the other side what became of the attempt that vanished; None when it is to run now."""
         claim, ledger = run.claim, self._ledger
-        answered = self._finished(run, (yield work.call(run, self.policy.resolver)))
+        answered = self._finished(run, (yield Call(partial(work.begin, run, self.policy.resolver))))
         if type(answered) is Returned and not isinstance(answered.value, SETTLING):
             nonsense = f"a resolver gave {answered.value!r}; it must give {SETTLEMENTS}"
             answered = Raised(errors.InvalidOption(nonsense))
@@ -315,7 +309,7 @@ class Flow:
             return answered
         match answered.value:
             case model.Happened(result):
-                return (yield from self._keep(run, Returned(result)))
+                return (yield from self._settle(run, Returned(result)))
             case model.Undecided():
                 yield from ledger.doubt(claim)
                 return Raised(errors.OutcomeUnknown(claim.key, claim.attempt))
@@ -331,7 +325,7 @@ class Flow:
 
     # Around the work: it is the running attempt, and its lease is kept alive.
 
-    def attempt(self, run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run, function: Any) -> Any:
         """Do sync work as this attempt."""
         try:
             self.begin(run)
@@ -356,7 +350,7 @@ class Flow:
             CURRENT.set(run.outer)
         self._heartbeats.stop(run)
 
-    async def aattempt(self, run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def aattempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run, function: Any) -> Any:
         """Do async work as this attempt; a lost lease cancels it. A resolver need not be async."""
         self.begin(run, in_loop=True)
         error: BaseException | None = None

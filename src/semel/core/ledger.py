@@ -143,10 +143,6 @@ class Ending(msgspec.Struct, frozen=True):
     """What else they are told, of a move that is to be looked at."""
 
 
-def no_rescue(_steps: Steps[None], _on_error: object) -> None:
-    """Leave the steps of an abandoned call undone: its lease ends by itself."""
-
-
 class PendingClaim(msgspec.Struct, eq=False):
     """A claim until its caller knows the outcome: what was sent, and what the next write expects."""
 
@@ -211,7 +207,7 @@ class LedgerSteps:
         *,
         clock: Any = None,
         clear_details: bool = False,
-        rescue: Rescue = no_rescue,
+        rescue: Rescue = lambda *_: None,
     ) -> None:
         self.realm = realm
         self.codec: Codec = codec or Codec()
@@ -220,6 +216,7 @@ class LedgerSteps:
         self.clear_details = clear_details
         """Details stand in attributes that others read too, and so they are not sealed."""
         self.rescue = rescue
+        """Finishes the steps of an abandoned call; without it, their lease ends by itself."""
         # What is asked of the realm at every call.
         self.prefix: str = realm.prefix
         self.name: Callable[[str | Key], str] = realm.name
@@ -640,8 +637,9 @@ class LedgerSteps:
 
     def get(self, key: str | Key) -> Steps[Record | None]:
         """The record of a key, or None."""
-        record, _ = yield from self._look(self.name(key))
-        return record
+        id = self.name(key)
+        found = yield from read(Get(LEDGER, id))
+        return self._record(id, found.item)
 
     def _look(self, id: str) -> Steps[tuple[Record | None, float]]:
         """Read the record of a qualified name, and the store's time."""

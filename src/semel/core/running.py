@@ -94,15 +94,10 @@ class Run(msgspec.Struct, eq=False):
         check_details(details)
         self.details = {**(self.details or {}), **details}
 
-    def keep(self, result: Any) -> None:
-        """A transaction has completed the claim with this result."""
+    def keep(self, result: Any, *, certain: bool) -> None:
+        """A transaction completes the claim with this result; the caller's own may still undo that."""
         self.result = result
-        self.kept = True
-
-    def promise(self, result: Any) -> None:
-        """A transaction completes the claim with this result, and somebody else has yet to end it."""
-        self.result = result
-        self.promised = True
+        self.kept, self.promised = certain, not certain
 
     # The heartbeat's side
 

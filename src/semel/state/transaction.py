@@ -74,7 +74,7 @@ class TransactionBuilder(msgspec.Struct):
             raise
         for run, result in self.completed:
             # Inside a transaction of the caller's, nothing is certain until that has ended.
-            run.promise(result) if self.joined else run.keep(result)
+            run.keep(result, certain=not self.joined)
 
 
 class Gathering(msgspec.Struct, Generic[S]):

@@ -98,7 +98,7 @@ class Runner:
 
     def work(self, function: Callable[[], Any]) -> Work:
         """A piece of work in the form that these steps call it."""
-        return Work(lambda _run, function, _args, _kwargs: function(), function)
+        return Work(lambda _run, function: function(), function)
 
     def ask(self, command: Command) -> Any:
         """The reply to one command."""
@@ -130,7 +130,7 @@ class AsyncRunner(Runner):
     def work(self, function: Callable[[], Any]) -> Work:
         """A piece of work in the form that these steps call it."""
 
-        async def begin(_run: Run, function: Callable[[], Any], _args: Any, _kwargs: Any) -> Any:
+        async def begin(_run: Run, function: Callable[[], Any]) -> Any:
             return function()
 
         return Work(begin, function)

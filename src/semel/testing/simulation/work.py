@@ -40,7 +40,7 @@ class SimulatedJob(msgspec.Struct, eq=False):
     over: bool = False
 
 
-WORK = Work(lambda run, function, _args, _kwargs: SimulatedJob(run, function is resolver))
+WORK = Work(lambda run, function: SimulatedJob(run, function is resolver))
 
 
 class SimulatedWork(Network):
