@@ -1,7 +1,6 @@
-"""Connections to one service that stay open: sockets for threads, asyncio's transports for event loops.
+"""Connections to one service that stay open. Threads share one pool, and each event loop has its own.
 
-Threads share one pool, and each event loop has its own. `Pool` holds what both have: which connections are
-idle. A connection is taken from it or opened, used for one request, and kept only if the whole response came
+A connection is taken from its pool or opened, used for one request, and kept only if the whole response came
 and nothing more. Renewals of leases wait for no other caller: they take no place, and open a connection if
 none is idle.
 """
@@ -74,7 +73,7 @@ class Route:
         return NoResponse(why, ErrorKind.UNREACHED)
 
     def unreached(self, error: Exception) -> NoResponse:
-        """Describe an error before the whole request was sent."""
+        """Describe an error before the whole request was sent: the service cannot have acted on it."""
         why = _why(error, "no connection", self.limits.connect_timeout)
         return NoResponse(why, ErrorKind.UNREACHED, error)
 
@@ -94,7 +93,7 @@ def _check_tunnel(response: HttpResponse) -> None:
         raise MalformedResponse(f"the proxy said {response.status} to it")
 
 
-C = TypeVar("C", bound="HttpConnection | AsyncHttpConnection")
+C = TypeVar("C", bound="HttpConnection | LoopConnection")
 
 
 class Pool(Generic[C]):
@@ -159,11 +158,9 @@ class HttpConnection:
 
     def receive(self, reader: Reader) -> HttpResponse:
         """Read a whole response."""
-        while True:
-            data = self.socket.recv(RECEIVE)
-            response = reader.feed(data) if data else reader.end()
-            if response is not None:
-                return response
+        while (response := reader.feed(self.socket.recv(RECEIVE))) is None:
+            pass
+        return response
 
     def close(self) -> None:
         """Hang up."""
@@ -219,7 +216,6 @@ class HttpPool(Pool[HttpConnection]):
 
     def _ask(self, connection: HttpConnection, request: bytes, sent: float) -> HttpResponse | NoResponse:
         try:
-            # An error here means that the whole was not sent: the service cannot have acted on it.
             connection.socket.sendall(request)
             try:
                 response = connection.receive(Reader())
@@ -232,7 +228,7 @@ class HttpPool(Pool[HttpConnection]):
         return self.keep(connection, response, sent)
 
     def _connect(self) -> HttpConnection:
-        route, proxy = self._route, find_proxy(self._route.endpoint)
+        route, proxy, context = self._route, find_proxy(self._route.endpoint), self._route.tls()
         via: Proxy | ServiceEndpoint = proxy or route.endpoint
         connected = socket.create_connection((via.host, via.port), route.limits.connect_timeout)
         try:
@@ -240,7 +236,7 @@ class HttpPool(Pool[HttpConnection]):
             if proxy is not None:
                 connected.sendall(proxy.request(route.endpoint))
                 _check_tunnel(HttpConnection(connected).receive(Reader(tunnel=True)))
-            if (context := route.tls()) is not None:
+            if context is not None:
                 connected = context.wrap_socket(connected, server_hostname=route.endpoint.host)
             connected.settimeout(route.limits.read_timeout)
         except BaseException:
@@ -250,22 +246,22 @@ class HttpPool(Pool[HttpConnection]):
 
     async def aperform(self, step: "WireStep") -> Any:
         """Perform one step of a round trip in this task."""
+        if isinstance(step, bytes):
+            if self._closed:
+                raise StoreClosed("it was closed: open another")
+            return await self._loops.here().send(step)
         import asyncio
 
-        if not isinstance(step, bytes):
-            if isinstance(step, Pause):
-                return await step.clock.wait_async(asyncio.Event(), step.seconds)
-            return await asyncio.to_thread(step)
-        if self._closed:
-            raise StoreClosed("it was closed: open another")
-        return await self._loops.here().send(step)
+        if isinstance(step, Pause):
+            return await step.clock.wait_async(asyncio.Event(), step.seconds)
+        return await asyncio.to_thread(self.perform, step)
 
     async def leave(self) -> None:
         """Close the running loop's connections."""
         await self._loops.leave()
 
     def close(self) -> None:
-        """Close every connection; those of threads that are in use follow when they are free."""
+        """Close every connection; those that are in use follow when they are free."""
         self._closed = True
         self.close_idle()
         self._loops.drop_all()
@@ -274,8 +270,8 @@ class HttpPool(Pool[HttpConnection]):
 # Event loops
 
 
-class AsyncHttpConnection:
-    """A connection of an event loop, with one request on it at a time."""
+class LoopConnection:
+    """A connection of an event loop, with one request on it at a time. asyncio calls it as its protocol."""
 
     def __init__(self, loop: "asyncio.AbstractEventLoop", silence: float) -> None:
         self._loop = loop
@@ -284,19 +280,18 @@ class AsyncHttpConnection:
         self._response: asyncio.Future[HttpResponse] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._poll: Callable[[], object] = bool
-        self.gone: asyncio.Future[None] = loop.create_future()
         self.transport: Any = None
         self.idle_since: float = 0.0
 
     async def ask(self, request: bytes, reader: Reader) -> HttpResponse:
         """Send a request and return its response."""
         self._reader, self._response = reader, self._loop.create_future()
-        self._timer = self._loop.call_later(self._silence, self._time_out)
+        self._wait()
         try:
             self.transport.write(request)
             return await self._response
         finally:
-            self._timer.cancel()
+            self._wait(over=True)
             self._response = None
 
     def readable(self) -> bool:
@@ -304,10 +299,8 @@ class AsyncHttpConnection:
         return self.transport.is_closing() or bool(self._poll())
 
     def close(self) -> None:
-        """Hang up; `gone` is done when that is done."""
-        self.transport.abort()
-
-    # asyncio calls the rest: it is an `asyncio.Protocol` that does not import asyncio.
+        """Hang up, in the thread of the loop or when that is closed."""
+        close_after_loop(self.transport) if self._loop.is_closed() else self.transport.abort()
 
     def connection_made(self, transport: "asyncio.BaseTransport") -> None:
         """Keep the transport."""
@@ -324,42 +317,35 @@ class AsyncHttpConnection:
         try:
             response = self._reader.feed(data)
         except MalformedResponse as error:
-            self._fail(error)
+            self.connection_lost(error)
             return
-        if response is not None:
+        if response is None:
+            self._wait()
+        else:
             self._response.set_result(response)
-        elif self._timer is not None:
-            self._timer.cancel()
-            self._timer = self._loop.call_later(self._silence, self._time_out)
 
     def eof_received(self) -> None:
         """Read to the end, which may be where the response ends."""
-        if self._response is not None and not self._response.done():
-            try:
-                self._response.set_result(self._reader.end())
-            except MalformedResponse as error:
-                self._fail(error)
+        self.data_received(b"")
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the request."""
-        self._fail(error or MalformedResponse(CLOSED))
-        if not self.gone.done():
-            self.gone.set_result(None)
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(error or MalformedResponse(CLOSED))
 
     def pause_writing(self) -> None:
         """Do nothing: there is one request at a time, and it is written whole."""
 
     resume_writing = pause_writing
 
-    def _time_out(self) -> None:
-        self._fail(TimeoutError(f"nothing came for {self._silence:g} s"))
+    def _wait(self, *, over: bool = False) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        silence = TimeoutError(f"nothing came for {self._silence:g} s")
+        self._timer = None if over else self._loop.call_later(self._silence, self.connection_lost, silence)
 
-    def _fail(self, error: Exception) -> None:
-        if self._response is not None and not self._response.done():
-            self._response.set_exception(error)
 
-
-class LoopPool(Pool[AsyncHttpConnection]):
+class LoopPool(Pool[LoopConnection]):
     """The connections of one event loop."""
 
     def __init__(self, route: Route) -> None:
@@ -368,8 +354,7 @@ class LoopPool(Pool[AsyncHttpConnection]):
         super().__init__(route)
         self._loop = asyncio.get_running_loop()
         self._places = asyncio.Semaphore(route.limits.connections)
-        self._timeout = asyncio.timeout
-        self._connections: set[AsyncHttpConnection] = set()
+        self._timeout, self._turn = asyncio.timeout, partial(asyncio.sleep, 0)
         self._guard: AsyncGenerator[None, None] | None = None
 
     async def send(self, request: bytes) -> HttpResponse | NoResponse:
@@ -405,30 +390,7 @@ class LoopPool(Pool[AsyncHttpConnection]):
             raise
         return self.keep(connection, response, sent)
 
-    async def close(self) -> None:
-        """Hang up, and wait until that is done."""
-        if self._guard is not None:
-            await self._guard.aclose()
-
-    def drop(self) -> None:
-        """Hang up from outside the loop, whatever its state."""
-        if self._loop.is_closed():
-            for connection in self._connections:
-                close_after_loop(connection.transport)
-            return
-        closing = self.close()
-        try:
-            self._loop.run_until_complete(closing)
-        except RuntimeError:  # it runs, or another one does in this thread
-            closing.close()
-            with suppress(RuntimeError):  # it was closed a moment ago
-                self._loop.call_soon_threadsafe(self._hang_up)
-
-    def _hang_up(self) -> None:
-        for connection in list(self._connections):
-            connection.close()
-
-    async def _connect(self) -> AsyncHttpConnection:
+    async def _connect(self) -> LoopConnection:
         if self._guard is None:
             self._guard = self._until_the_end()
             await anext(self._guard)
@@ -437,17 +399,15 @@ class LoopPool(Pool[AsyncHttpConnection]):
         secure: dict[str, Any] = {}
         if context is not None and proxy is None:
             secure = {"ssl": context, "server_hostname": route.endpoint.host}
-        protocol: Any = partial(AsyncHttpConnection, self._loop, route.limits.read_timeout)
-        connection: AsyncHttpConnection
+        protocol: Any = partial(LoopConnection, self._loop, route.limits.read_timeout)
+        connection: LoopConnection
         async with self._timeout(route.limits.connect_timeout):
             _, connection = await self._loop.create_connection(protocol, via.host, via.port, **secure)
             if proxy is not None:
                 await self._tunnel(connection, proxy, context)
-        self._connections.add(connection)
-        connection.gone.add_done_callback(lambda _: self._connections.discard(connection))
         return connection
 
-    async def _tunnel(self, connection: AsyncHttpConnection, proxy: Proxy, context: Any) -> None:
+    async def _tunnel(self, connection: LoopConnection, proxy: Proxy, context: Any) -> None:
         endpoint, transport, protocol = self._route.endpoint, connection.transport, connection
         try:
             _check_tunnel(await connection.ask(proxy.request(endpoint), Reader(tunnel=True)))
@@ -459,12 +419,28 @@ class LoopPool(Pool[AsyncHttpConnection]):
 
     async def _until_the_end(self) -> AsyncGenerator[None, None]:
         """Hang up when the loop ends: `asyncio.run` closes the generators that are still open."""
-        import asyncio
-
         try:
             yield
         finally:
-            self._guard = None
-            self._hang_up()
-            if self._connections:
-                await asyncio.wait([connection.gone for connection in self._connections])
+            self.close_idle()
+            await self._turn()  # in which transports close their sockets
+
+    async def close(self) -> None:
+        """Hang up, and wait until that is done; what is in use follows when it is free."""
+        self._closed = True
+        if self._guard is not None:
+            await self._guard.aclose()
+
+    def drop(self) -> None:
+        """Hang up from outside the loop, whatever its state."""
+        if self._loop.is_closed():
+            self.close_idle()
+            return
+        closing = self.close()
+        try:
+            self._loop.run_until_complete(closing)
+        except RuntimeError:  # it runs, or another one does in this thread
+            closing.close()
+            self._closed = True
+            with suppress(RuntimeError):  # it was closed a moment ago
+                self._loop.call_soon_threadsafe(self.close_idle)
