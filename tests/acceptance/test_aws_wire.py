@@ -597,13 +597,13 @@ def test_whoever_gets_no_connection_is_told_to_allow_for_more(wire, script):
     full = "all 1 connections were in use for 0.1 s: allow for more"
     waiter = Waiter()
     with waiter.held:
-        way._session.pool._places.acquire(waiter, 0)
+        way.pool._places.acquire(waiter, 0)
         with pytest.raises(StoreUnavailable, match=full):
             way.call("GetItem", {}, write=False)
 
     async def ask():
         await way.acall("GetItem", {}, write=False)
-        async with way._session.pool._loops.here()._places:
+        async with way.pool._loops.here()._places:
             await way.acall("GetItem", {}, write=False)
 
     with pytest.raises(StoreUnavailable, match=full):
@@ -769,7 +769,7 @@ def test_a_loop_goes_on_while_credentials_are_fetched(wire, script):
         assert go.wait(10)
         return KEYS
 
-    way._session.credential_cache._source = slowly
+    way.credential_cache._source = slowly
 
     async def ask():
         asking = asyncio.create_task(way.acall("PutItem", {}, write=True))

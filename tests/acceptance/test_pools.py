@@ -81,7 +81,7 @@ class Pool:
             case "redis" | "postgres":
                 self.own = store._pool
             case _:
-                self.own = store._transport._session.pool
+                self.own = store._transport.pool
 
     def take(self, until: ExitStack) -> None:
         """Take an idle connection, and hold it until the end."""

@@ -867,7 +867,7 @@ def test_a_queue_is_where_its_url_says(url, region, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_REGION", "sa-east-1")
     queue = Queue(url)
-    assert queue._wire._session.signer.scope == (region, "sqs", "aws4_request")
+    assert queue._wire.signer.scope == (region, "sqs", "aws4_request")
     assert str(queue._wire.endpoint) == url.removesuffix("/1/q")
     assert (queue.name, queue.fifo) == ("q", False)
 

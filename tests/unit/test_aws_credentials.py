@@ -176,7 +176,7 @@ def test_with_credentials_in_the_environment_no_driver_is_imported():
         "import sys, semel.aws.wire, semel.aws.s3, semel.aws.boto\n"
         "from semel.aws.wire import Wire\n"
         "wire = Wire('dynamodb')\n"
-        "wire._session.credential_cache.load()\n"
+        "wire.credential_cache.load()\n"
         "drivers = {'botocore', 'boto3', 'urllib3', 'aiohttp', 'asyncio'}\n"
         "loaded = drivers & {name.partition('.')[0] for name in sys.modules}\n"
         "sys.exit(', '.join(loaded) or 0)\n"

@@ -46,7 +46,7 @@ class Play:
     def __init__(self, source=None, request: Any = None, *, write=True):
         self.clock = MachineClock()
         wire = Wire("dynamodb", region="eu-north-1", endpoint="http://h:1", clock=self.clock)
-        self.session = wire._session
+        self.session = wire
         credential_cache = Noted(source or (lambda _: Credentials("id", "s")), wire.time)
         self.session.credential_cache = credential_cache
         self.steps = lambda: wire.exchange("Op", {"a": 1} if request is None else request, write=write)

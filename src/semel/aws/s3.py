@@ -13,7 +13,7 @@ from semel.aws.environment import Credentials, ServiceEndpoint, find_endpoint, f
 from semel.aws.errors import RetryPolicy, ServiceError, object_error
 from semel.aws.http1 import HttpResponse
 from semel.aws.pool import ConnectionLimits
-from semel.aws.wire import AwsRequest, AwsSession
+from semel.aws.wire import AwsSession
 from semel.core.clock import Clock
 from semel.core.drive import run_sync
 from semel.errors import InvalidOption, UsageError
@@ -29,7 +29,7 @@ LIMITS = ConnectionLimits(read_timeout=30.0)
 POLICY = RetryPolicy(base=0.1, longest=5.0, patience=30.0)
 
 
-class S3Overflow:
+class S3Overflow(AwsSession):
     """One object for each result, in a bucket that exists.
 
     A reference is the object's key: a hash of the record's name, which shows nothing of it, and randomness.
@@ -51,11 +51,11 @@ class S3Overflow:
             raise InvalidOption(f"{bucket!r} is not the name of an S3 bucket")
         region = find_region(region)
         host, self._root = addressed(bucket, find_endpoint("s3", region, endpoint))
-        self._bucket = bucket
-        self._prefix = prefix
-        self._session = AwsSession(
+        super().__init__(
             "s3", region, host, credentials=credentials, clock=clock, limits=LIMITS, policy=POLICY
         )
+        self._bucket = bucket
+        self._prefix = prefix
 
     def put(self, name: str, data: bytes) -> str:
         """Write the bytes to a new object, and return its reference."""
@@ -76,22 +76,16 @@ class S3Overflow:
         """Remove an object, if it is still there."""
         self._call("DELETE", ref)
 
-    def close(self) -> None:
-        """Close every connection; later calls are refused."""
-        self._session.close()
-
     def _call(self, method: str, ref: str, data: bytes = b"") -> bytes:
         if not _REFERENCE.fullmatch(ref):
             raise UsageError(f"{ref[:80]!r} is not a reference of this overflow store")
-        session = self._session
-        if (mock := session.mock()) is not None:
+        if (mock := self.mock()) is not None:
             named = {"Bucket": self._bucket, "Key": ref} | ({"Body": data} if method == "PUT" else {})
             response: Any = mock.call(OPERATIONS[method], named, write=False)
             return response["Body"].read() if method == "GET" else b""
-        sign = partial(session.signer.sign_object, method, self._root + quote(ref, safe="/~"))
+        sign = partial(self.signer.sign_object, method, self._root + quote(ref, safe="/~"))
         # Every request may be repeated: a key is written once, with one content.
-        request = AwsRequest(sign, lambda: data, read_object, write=False)
-        return run_sync(session.round_trip(request), session.pool.perform)
+        return run_sync(self.round_trip(sign, lambda: data, read_object, write=False), self.pool.perform)
 
 
 def addressed(bucket: str, endpoint: ServiceEndpoint) -> tuple[ServiceEndpoint, str]:

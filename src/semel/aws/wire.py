@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import partial
 from hashlib import sha256
 from hmac import digest
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -23,7 +23,6 @@ from semel.aws.environment import (
     Chain,
     CredentialCache,
     Credentials,
-    CredentialSource,
     ServiceEndpoint,
     find_endpoint,
     find_region,
@@ -112,26 +111,8 @@ DAY = len("20230101")
 # Stands for the time in a canonical request that is split there.
 MARK = "\0"
 
-
-class SignedForm(msgspec.Struct, frozen=True):
-    """What the requests for one target have in common, for one day and one set of credentials."""
-
-    credentials: Credentials
-    day: str
-    scope: str
-    key: bytes
-    # The canonical request before and after its time, up to the hash of its body; and the head up to its
-    # signature.
-    before: str
-    after: str
-    head: str
-
-    def sign(self, stamp: str, body: bytes, hashed: str) -> bytes:
-        """Return the whole request; `hashed` is the hash of its body."""
-        canonical = sha256(f"{self.before}{stamp}{self.after}{hashed}".encode()).hexdigest()
-        signed = digest(self.key, f"{ALGORITHM}\n{stamp}\n{self.scope}\n{canonical}".encode(), "sha256")
-        head = f"{self.head}{signed.hex()}\r\nX-Amz-Date: {stamp}\r\nContent-Length: {len(body)}\r\n\r\n"
-        return head.encode("latin-1") + body
+# Returns the whole request with this time and body, and the hash of that.
+Sign: TypeAlias = Callable[[str, bytes, str], bytes]
 
 
 class Signer:
@@ -141,7 +122,8 @@ class Signer:
         self.scope = (region, service, "aws4_request")
         self._host = host
         self._stamped: tuple[int, str] = (-1, "")
-        self.forms: dict[str, SignedForm] = {}
+        # For each target, as long as the credentials and the day are the same.
+        self._signs: dict[str, tuple[Credentials, str, Sign]] = {}
 
     def stamp(self, moment: float) -> str:
         """Return a moment as `20230101T000000Z`."""
@@ -152,24 +134,25 @@ class Signer:
 
     def sign_json(self, target: str, body: bytes, credentials: Credentials, moment: float) -> bytes:
         """Return a signed request of a JSON service."""
-        stamp, form = self.stamp(moment), self.forms.get(target)
-        if form is None or form.credentials is not credentials or form.day != stamp[:DAY]:
+        stamp, known = self.stamp(moment), self._signs.get(target)
+        if known is None or known[0] is not credentials or known[1] != stamp[:DAY]:
             headers = {"content-type": JSON, "x-amz-target": target}
-            form = self.forms[target] = self.form("POST", "/", headers, credentials, stamp[:DAY])
-        return form.sign(stamp, body, sha256(body).hexdigest())
+            sign = self._prepare("POST", "/", headers, credentials, stamp[:DAY])
+            known = self._signs[target] = (credentials, stamp[:DAY], sign)
+        return known[2](stamp, body, sha256(body).hexdigest())
 
     def sign_object(
         self, method: str, path: str, body: bytes, credentials: Credentials, moment: float
     ) -> bytes:
         """Return a signed request for an S3 object, whose path is encoded already."""
         stamp, hashed = self.stamp(moment), sha256(body).hexdigest()
-        headers = {"x-amz-content-sha256": hashed}
-        return self.form(method, path, headers, credentials, stamp[:DAY]).sign(stamp, body, hashed)
+        sign = self._prepare(method, path, {"x-amz-content-sha256": hashed}, credentials, stamp[:DAY])
+        return sign(stamp, body, hashed)
 
-    def form(
+    def _prepare(
         self, method: str, path: str, headers: Mapping[str, str], credentials: Credentials, day: str
-    ) -> SignedForm:
-        """Prepare requests with these headers, which are signed."""
+    ) -> Sign:
+        """Prepare what requests with these headers have in common for one day; the headers are signed."""
         token = {"x-amz-security-token": credentials.token} if credentials.token else {}
         sent = {"host": self._host, **headers, **token}
         lines = sorted([*sent.items(), ("x-amz-date", MARK)])
@@ -183,21 +166,17 @@ class Signer:
         head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{n.title()}: {sent[n]}\r\n" for n in sent)
         proof = f"{ALGORITHM} Credential={credentials.access_key}/{scope}, SignedHeaders={names}, Signature="
         head += f"Accept-Encoding: identity\r\nUser-Agent: semel\r\nAuthorization: {proof}"
-        return SignedForm(credentials, day, scope, key, before, after, head)
+
+        def sign(stamp: str, body: bytes, hashed: str) -> bytes:
+            asked = sha256(f"{before}{stamp}{after}{hashed}".encode()).hexdigest()
+            signed = digest(key, f"{ALGORITHM}\n{stamp}\n{scope}\n{asked}".encode(), "sha256").hex()
+            date = f"\r\nX-Amz-Date: {stamp}\r\nContent-Length: {len(body)}\r\n\r\n"
+            return f"{head}{signed}{date}".encode("latin-1") + body
+
+        return sign
 
 
 # One call
-
-
-class AwsRequest(msgspec.Struct, Generic[T]):
-    """A request, and how its response is read."""
-
-    # Returns the whole request with this body.
-    sign: Callable[[bytes, Credentials, float], bytes]
-    # Builds the body; again if the clock was wrong, since there may be times in it.
-    body: Callable[[], bytes]
-    read: Callable[[HttpResponse], T | ServiceError | NoResponse]
-    write: bool
 
 
 class AwsSession:
@@ -214,30 +193,34 @@ class AwsSession:
         limits: ConnectionLimits,
         policy: RetryPolicy,
     ) -> None:
-        self.endpoint = endpoint
-        self.clock = clock or Clock()
-        self.time = ServiceTime(self.clock)
-        source: CredentialSource = Chain() if credentials is None else lambda _: credentials
+        self.endpoint: ServiceEndpoint = endpoint
+        self._clock = clock or Clock()
+        self.time: ServiceTime = ServiceTime(self._clock)
+        source = Chain() if credentials is None else lambda _: credentials
         self.credential_cache = CredentialCache(source, self.time.signing, genuine=endpoint.amazon)
         self.signer = Signer(service, region, endpoint.authority)
         self.pool = HttpPool(Route(endpoint, limits, self.time.monotonic))
         self._policy = policy
         self._place = f"{service} at {endpoint.host}:{endpoint.port}"
-        self._mocked = partial(self._new_mock, service, region, credentials)
-        self._mock = self._mocked(None) if endpoint.amazon and MOTO in sys.modules else None
+        self._mock_of = partial(self._new_mock, service, region, credentials)
+        self._mock = self._mock_of(None) if endpoint.amazon and MOTO in sys.modules else None
 
     def mock(self) -> "BotoWire | None":
         """Return the transport to moto, if moto stands in for this service now."""
         if MOTO not in sys.modules or not self.endpoint.amazon:
             return None
-        self._mock = self._mock or self._mocked(inside=False)  # opened before moto was imported
+        self._mock = self._mock or self._mock_of(inside=False)  # opened before moto was imported
         return self._mock.wire()
 
     def _new_mock(self, service: str, region: str, own: Credentials | None, inside: bool | None) -> "Mock":
         from semel.aws.boto import Mock
 
-        clock, time = self.clock, self.time
+        clock, time = self._clock, self.time
         return Mock(service, region, self.endpoint, clock=clock, time=time, credentials=own, inside=inside)
+
+    async def leave(self) -> None:
+        """Close the running event loop's connections."""
+        await self.pool.leave()
 
     def close(self) -> None:
         """Close every connection; later calls are refused."""
@@ -245,17 +228,26 @@ class AwsSession:
         if self._mock is not None:
             self._mock.close()
 
-    def round_trip(self, request: AwsRequest[T]) -> WireSteps[T]:
-        """Send the request until there is a response, or a failure for the caller to handle."""
+    def round_trip(
+        self,
+        sign: Callable[[bytes, Credentials, float], bytes],
+        body: Callable[[], bytes],
+        read: Callable[[HttpResponse], T | ServiceError | NoResponse],
+        write: bool,
+    ) -> WireSteps[T]:
+        """Send a request until there is a response, or a failure for the caller to handle.
+
+        The body is built again if the clock was wrong, since there may be times in it.
+        """
         credentials = self.credential_cache.current()
         if credentials is None:
             credentials = yield self.credential_cache.load
-        body = request.body()
+        content = body()
         retries: RetryState | None = None
         while True:
-            reply: Any = yield request.sign(body, credentials, self.time.signing())
+            reply: Any = yield sign(content, credentials, self.time.signing())
             if type(reply) is HttpResponse:
-                response, reply = reply, request.read(reply)
+                response, reply = reply, read(reply)
                 # A proxy on the way has a clock of its own, and does not write the service's responses.
                 if not isinstance(reply, FAILURES) or getattr(reply, "body", None):
                     self.time.observe(response.headers.get("date"), response.sent, response.received)
@@ -264,16 +256,16 @@ class AwsSession:
             what = kind(reply)
             if what is ErrorKind.REFUSED and isinstance(reply, ServiceError):
                 raise reply
-            retries = retries or RetryState(self._policy, self.clock, self._place, write=request.write)
+            retries = retries or RetryState(self._policy, self._clock, self._place, write=write)
             if wait := retries.after(reply):
-                yield Pause(wait, self.clock)
+                yield Pause(wait, self._clock)
             if what is ErrorKind.CLOCK:
-                body = request.body()
+                content = body()
             elif what is ErrorKind.EXPIRED:
                 credentials = yield partial(self.credential_cache.load, credentials)
 
 
-class Wire(Transport):
+class Wire(AwsSession, Transport):
     """The transport of threads and tasks to a JSON service, `dynamodb` or `sqs`."""
 
     def __init__(
@@ -290,35 +282,24 @@ class Wire(Transport):
         if service not in TARGETS:
             raise InvalidOption(f"semel does not speak to {service!r}, only to {', '.join(TARGETS)}")
         region = find_region(region)
-        self.endpoint: ServiceEndpoint = find_endpoint(service, region, endpoint)
-        session = self._session = AwsSession(
+        super().__init__(
             service,
             region,
-            self.endpoint,
+            find_endpoint(service, region, endpoint),
             credentials=credentials,
             clock=clock,
             limits=limits or ConnectionLimits(),
             policy=policy or RetryPolicy(),
         )
         self._prefix = TARGETS[service]
-        self.time: ServiceTime = session.time
-        self.perform, self.aperform = session.pool.perform, session.pool.aperform
+        self.perform, self.aperform = self.pool.perform, self.pool.aperform
 
     def exchange(self, operation: str, request: WireRequest, *, write: bool) -> WireSteps[dict[str, Any]]:
         """Return the steps to the response of an operation such as `PutItem`."""
-        session = self._session
-        if MOTO in sys.modules and (mock := session.mock()) is not None:
+        if MOTO in sys.modules and (mock := self.mock()) is not None:
             return mock.exchange(operation, request, write=write)
-        sign = partial(session.signer.sign_json, self._prefix + operation)
-        return session.round_trip(AwsRequest(sign, partial(encode_json, request), read_json, write))
-
-    async def leave(self) -> None:
-        """Close the running event loop's connections."""
-        await self._session.pool.leave()
-
-    def close(self) -> None:
-        """Close every connection; later calls are refused."""
-        self._session.close()
+        sign = partial(self.signer.sign_json, self._prefix + operation)
+        return self.round_trip(sign, partial(encode_json, request), read_json, write)
 
 
 def encode_json(request: WireRequest) -> bytes:
