@@ -13,7 +13,9 @@ Arriving: TypeAlias = Generator[None, bytes, T]
 # Far more than any response of these services has.
 MAX_HEAD = 64 * 1024
 MAX_BODY = 256 * 1024 * 1024
-WITHOUT_BODY = frozenset({204, 304})
+DIGITS = 10
+WITHOUT_BODY = ("204", "304")
+KEPT = "keep-alive"
 # In place of the size of a body.
 CHUNKED, UNTIL_CLOSED = -1, -2
 
@@ -27,7 +29,6 @@ _HEAD = re.compile(
 _HEADER = re.compile(
     r"\r\n(connection|content-length|date|transfer-encoding|x-amz-crc32):[ \t]*([^\r\n]*)", re.IGNORECASE
 )
-_LENGTH = re.compile(r"[0-9]{1,10}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;.*)?")
 
 
@@ -147,26 +148,26 @@ def _read_head(data: bytes) -> tuple[HttpResponse, int]:
     found = _HEAD.fullmatch(head)
     if found is None:
         raise MalformedResponse(f"it begins with {head[:200]!r}, which is not HTTP")
+    version, status = found.groups()
     headers: dict[str, str] = {}
     for name, value in _HEADER.findall(head):
         key = name.lower()
         headers[key] = f"{headers[key]}, {value}" if key in headers else value.rstrip(" \t")
-    kept = headers.get("connection", "keep-alive" if found[1] == "1" else "close").lower()
-    status = int(found[2])
-    return HttpResponse(status, headers, b"", kept == "keep-alive"), _body_size(status, headers)
+    kept = headers.get("connection", KEPT if version == "1" else "close")
+    response = HttpResponse(int(status), headers, b"", kept is KEPT or kept.lower() == KEPT)
+    if status in WITHOUT_BODY or status < "200":
+        return response, 0
+    return response, _body_size(headers.get("content-length"), headers.get("transfer-encoding"))
 
 
-def _body_size(status: int, headers: dict[str, str]) -> int:
-    if status < 200 or status in WITHOUT_BODY:
-        return 0
-    length, coding = headers.get("content-length"), headers.get("transfer-encoding")
+def _body_size(length: str | None, coding: str | None) -> int:
     if coding is not None:
         if coding.lower() != "chunked" or length is not None:
             raise MalformedResponse(f"it is sent as {coding!r}, which cannot be read")
         return CHUNKED
     if length is None:
         return UNTIL_CLOSED
-    if not _LENGTH.fullmatch(length):
+    if not (length.isdecimal() and length.isascii() and len(length) <= DIGITS):
         raise MalformedResponse(f"its length is {length[:40]!r}, which is not a number")
     return _check_size(int(length))
 
