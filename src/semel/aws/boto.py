@@ -19,6 +19,7 @@ from semel.aws.errors import ErrorKind, NoResponse, RetryPolicy, RetryState, Ser
 from semel.aws.time import ServiceTime
 from semel.aws.wire import MOTO, Transport, WireRequest, WireStep, WireSteps
 from semel.core.clock import Clock
+from semel.core.commands import Pause
 from semel.core.runtime import require
 from semel.core.threads import SignalSafeEvent
 from semel.errors import InvalidOption, StoreClosed
@@ -47,14 +48,12 @@ class BotoWire(Transport):
         *,
         service: str = "dynamodb",
         clock: Clock | None = None,
-        policy: RetryPolicy | None = None,
         time: ServiceTime | None = None,
         turns: AbstractContextManager[Any] | None = None,
         mock: "Mock | None" = None,
     ) -> None:
         self._client = _client(client, service)
         self._clock = clock or Clock()
-        self._policy = policy or RetryPolicy()
         self._closed = False
         self._retries = _retries(self._client)
         self._turns = turns or nullcontext()
@@ -62,13 +61,20 @@ class BotoWire(Transport):
         self.time: ServiceTime = time or ServiceTime(self._clock)
 
     def exchange(self, operation: str, request: WireRequest, *, write: bool) -> WireSteps[dict[str, Any]]:
-        """Return the one step to the response of an operation such as `PutItem`: the client blocks."""
-        response: dict[str, Any] = yield partial(self._call, operation, request, write)
-        return response
+        """Return the steps to the response of an operation such as `PutItem`."""
+        retries: RetryState | None = None
+        while True:
+            reply = yield partial(self._ask, operation, request, write)
+            if isinstance(reply, dict):
+                return reply
+            retries = retries or RetryState(RetryPolicy(), self._clock, "the boto3 client", write=write)
+            yield Pause(retries.after(reply), self._clock)
 
     def perform(self, step: WireStep) -> Any:
         """Perform one step in this thread."""
-        return step()  # type: ignore[operator]  # it has no others
+        if isinstance(step, Pause):
+            return self._clock.wait(SignalSafeEvent(), step.seconds)
+        return step()  # type: ignore[operator]  # it has no bytes to send
 
     async def aperform(self, step: WireStep) -> Any:
         """Perform one step in a thread that this task waits for."""
@@ -83,26 +89,17 @@ class BotoWire(Transport):
         """Stop using the client; its owner closes it."""
         self._closed = True
 
-    def _call(self, operation: str, request: WireRequest, write: bool) -> dict[str, Any]:
+    def _ask(
+        self, operation: str, request: WireRequest, write: bool
+    ) -> dict[str, Any] | ServiceError | NoResponse:
         if self._closed:
             raise StoreClosed(CLOSED)
         if self._mock is not None and (mocked := self._mock.wire()) is not None:
             return mocked.call(operation, request, write=write)
-        retries: RetryState | None = None
-        while True:
-            reply = self._ask(operation, request() if callable(request) else request, write)
-            if isinstance(reply, dict):
-                return reply
-            retries = retries or RetryState(self._policy, self._clock, "the boto3 client", write=write)
-            self._clock.wait(SignalSafeEvent(), retries.after(reply))
-
-    def _ask(
-        self, operation: str, request: dict[str, Any], write: bool
-    ) -> dict[str, Any] | ServiceError | NoResponse:
-        sent = self.time.monotonic()
+        values, sent = to_boto(request() if callable(request) else request), self.time.monotonic()
         try:
             with self._turns:
-                response = getattr(self._client, method(operation))(**to_boto(request))
+                response = getattr(self._client, method(operation))(**values)
         except Exception as error:
             reply = _failure(error)
             if reply is None:
@@ -239,8 +236,7 @@ class Mock:
         credentials: Credentials | None = None,
         inside: bool | None = None,
     ) -> None:
-        self._service, self._region, self._credentials = service, region, credentials
-        self._clock, self._time = clock, time
+        self._open = partial(_open_mocked, service, region, credentials, clock, time)
         # A local server is asked itself, as botocore does inside a mock.
         self._possible = endpoint.amazon
         self._inside = self._possible and (mocked() if inside is None else inside)
@@ -250,9 +246,7 @@ class Mock:
 
     def wire(self) -> BotoWire | None:
         """Return botocore during a mock; None if the service itself is to be asked."""
-        if not self._possible or MOTO not in sys.modules:
-            return None
-        if not mocked():
+        if not self._possible or not mocked():
             if self._inside:
                 raise StoreClosed(ENDED)
             return None
@@ -262,18 +256,20 @@ class Mock:
             self._wire = self._wire or self._open()
             return self._wire
 
-    def _open(self) -> BotoWire:
-        own: dict[str, str | None] = {}
-        if (known := self._credentials) is not None:
-            own = {"aws_access_key_id": known.access_key, "aws_secret_access_key": known.secret_key}
-            own["aws_session_token"] = known.token
-        config = require("botocore.config", "boto").Config(retries={"total_max_attempts": 1})
-        # moto's server stands behind boto3.client, and nowhere else.
-        boto3 = require("boto3", "boto")
-        client = boto3.client(self._service, region_name=self._region, config=config, **own)
-        turns: AbstractContextManager[Any] = _turns if self._service == "dynamodb" else nullcontext()
-        return BotoWire(client, clock=self._clock, time=self._time, turns=turns)
-
     def close(self) -> None:
         """Refuse later calls."""
         self._closed = True
+
+
+def _open_mocked(
+    service: str, region: str, own: Credentials | None, clock: Clock, time: ServiceTime
+) -> BotoWire:
+    keys: dict[str, Any] = {}
+    if own is not None:
+        keys = {"aws_access_key_id": own.access_key, "aws_secret_access_key": own.secret_key}
+        keys["aws_session_token"] = own.token
+    config = require("botocore.config", "boto").Config(retries={"total_max_attempts": 1})
+    # moto's server stands behind boto3.client, and nowhere else.
+    client = require("boto3", "boto").client(service, region_name=region, config=config, **keys)
+    turns = _turns if service == "dynamodb" else None
+    return BotoWire(client, clock=clock, time=time, turns=turns)

@@ -45,11 +45,6 @@ class ServiceEndpoint(msgspec.Struct, frozen=True):
         return f"{self.scheme}://{self.authority}"
 
     @property
-    def secure(self) -> bool:
-        """Whether it uses TLS."""
-        return self.scheme == "https"
-
-    @property
     def amazon(self) -> bool:
         """Whether it is AWS, by any of its names."""
         return self.standard or self.host.endswith(AMAZON)
@@ -65,18 +60,15 @@ class ServiceEndpoint(msgspec.Struct, frozen=True):
         """Parse a URL such as `http://127.0.0.1:8000`."""
         try:
             parts = urlsplit(url.strip())
-            host, port = parts.hostname, parts.port
+            host, port, usual = parts.hostname or "", parts.port, PORTS.get(parts.scheme)
         except ValueError as error:
             raise InvalidOption(f"{masked(url)!r} is no endpoint: {error}") from error
-        if parts.scheme not in PORTS or not host or not re.fullmatch(r"[a-z0-9._:-]+", host):
+        more = parts.username or parts.path not in ("", "/") or parts.query or parts.fragment
+        if usual is None or more or not re.fullmatch(r"[a-z0-9._:-]+", host):
             raise InvalidOption(
                 f"{masked(url)!r} is no endpoint: write one like https://host or http://host:port"
             )
-        if parts.username or parts.path not in ("", "/") or parts.query or parts.fragment:
-            raise InvalidOption(
-                f"{masked(url)!r} is no endpoint: it may have a scheme, a host and a port, and no more"
-            )
-        return cls(parts.scheme, host, PORTS[parts.scheme] if port is None else port)
+        return cls(parts.scheme, host, usual if port is None else port)
 
 
 def find_region(region: str | None, environ: Mapping[str, str] = os.environ) -> str:
@@ -95,10 +87,8 @@ def find_endpoint(
     """Return the given endpoint, or the environment's, or AWS's own for the region."""
     if url := endpoint or endpoint_url(service, environ):
         return ServiceEndpoint.from_url(url)
-    domains = (domain for regions, domain in DOMAINS if regions.fullmatch(region))
-    domain = next(domains, None)
-    host = f"{service}.{region}.{domain}" if domain else _tabled_host(service, region)
-    return ServiceEndpoint("https", host, 443, standard=True)
+    hosts = (f"{service}.{region}.{domain}" for regions, domain in DOMAINS if regions.fullmatch(region))
+    return ServiceEndpoint("https", next(hosts, "") or _tabled_host(service, region), 443, standard=True)
 
 
 def endpoint_url(service: str, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -108,19 +98,21 @@ def endpoint_url(service: str, environ: Mapping[str, str] = os.environ) -> str |
 
 def _profile_region() -> str | None:
     try:
-        region: str | None = require("botocore.session", "boto").Session().get_config_variable("region")
+        return _botocore().get_config_variable("region")  # type: ignore[no-any-return]
     except MissingExtra:
         return None
     except Exception as error:  # a profile that is not there, a file that cannot be read
-        raise InvalidOption(
-            f"the AWS profile has no readable region ({error}): correct it, or set AWS_REGION"
-        ) from error
-    return region
+        why = f"the AWS profile has no readable region ({error}): correct it, or set AWS_REGION"
+        raise InvalidOption(why) from error
+
+
+def _botocore() -> Any:
+    return require("botocore.session", "boto").Session()
 
 
 def _tabled_host(service: str, region: str) -> str:
     try:
-        session = require("botocore.session", "boto").Session()
+        session = _botocore()
     except MissingExtra as error:
         raise InvalidOption(f"finding {service} in {region} needs botocore ({error})") from error
     # botocore has it only as part of a client, which does not get to sign anything.
@@ -150,7 +142,7 @@ class Proxy(msgspec.Struct, frozen=True):
 def find_proxy(endpoint: ServiceEndpoint) -> Proxy | None:
     """Return the environment's proxy for a secure endpoint; others are local servers and need none."""
     url = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY")
-    if not url or not endpoint.secure:
+    if not url or endpoint.scheme != "https":
         return None
     from base64 import b64encode
     from urllib.request import proxy_bypass
@@ -160,11 +152,10 @@ def find_proxy(endpoint: ServiceEndpoint) -> Proxy | None:
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme != "http" or not parts.hostname:
         raise InvalidOption("semel does not speak the protocol of HTTPS_PROXY: write http://host:port")
-    known = None
-    if parts.username is not None:
-        plain = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        known = f"Basic {b64encode(plain.encode()).decode()}"
-    return Proxy(parts.hostname, parts.port or 80, known)
+    if parts.username is None:
+        return Proxy(parts.hostname, parts.port or 80)
+    plain = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return Proxy(parts.hostname, parts.port or 80, f"Basic {b64encode(plain.encode()).decode()}")
 
 
 def tls(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
@@ -208,9 +199,7 @@ class Credentials(Concealed, msgspec.Struct, frozen=True):
         # They become part of headers, and of what is signed byte for byte.
         for value in (self.access_key, "-" if self.token is None else self.token):
             if not value or " " in value or not (value.isascii() and value.isprintable()):
-                raise InvalidOption(
-                    "an AWS access key or session token is empty, or holds blanks or line breaks"
-                )
+                raise InvalidOption("an AWS access key or token is empty, or holds blanks or line breaks")
 
     def __repr__(self) -> str:
         return f"<Credentials of {self.access_key}>"
@@ -247,7 +236,7 @@ class Chain:
     def _frozen(self) -> Credentials:
         try:
             if self._found is None:
-                self._found = require("botocore.session", "boto").Session().get_credentials()
+                self._found = _botocore().get_credentials()
             frozen = self._found and self._found.get_frozen_credentials()
         except MissingExtra as error:
             raise StoreUnavailable(
@@ -257,9 +246,9 @@ class Chain:
             raise StoreUnavailable(f"AWS credentials could not be had ({error}); {ADVICE}") from error
         if frozen is None:
             raise StoreUnavailable(f"there are no AWS credentials; {ADVICE}")
-        expiry = getattr(self._found, "_expiry_time", None)
-        expires = expiry.timestamp() if expiry else None
-        return Credentials(frozen.access_key, frozen.secret_key, frozen.token, expires)
+        expires = getattr(self._found, "_expiry_time", None)
+        ends = expires and expires.timestamp()
+        return Credentials(frozen.access_key, frozen.secret_key, frozen.token, ends)
 
 
 class CredentialCache:
@@ -286,8 +275,7 @@ class CredentialCache:
         held = self._held
         if held is None or held.expires is None:
             return held
-        now = self._now()
-        left = held.expires - now
+        left = held.expires - (now := self._now())
         if left < LEAST_LIFE:
             return None
         if left < RENEW_AHEAD and now >= self._not_before:
@@ -318,11 +306,10 @@ class CredentialCache:
 
     def _renew(self) -> None:
         # Taken here, and not before the thread starts: a signal may come between any two lines there.
-        if not self._lock.acquire(blocking=False):
-            return
-        # If it fails, the old ones are still valid; when they no longer are, the next caller gets the error.
-        try:
-            with suppress(StoreUnavailable):
-                self._fetch()
-        finally:
-            self._lock.release()
+        if self._lock.acquire(blocking=False):
+            # If it fails, the old ones are still valid; when they are not, the next caller gets the error.
+            try:
+                with suppress(StoreUnavailable):
+                    self._fetch()
+            finally:
+                self._lock.release()

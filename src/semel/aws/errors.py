@@ -80,9 +80,6 @@ class CancellationReason(msgspec.Struct, frozen=True):
 class ServiceError(StoreError):
     """The service refused the request or failed, and said why."""
 
-    request: Any = None
-    """The request, where the caller has noted it."""
-
     def __init__(self, code: str, message: str, status: int, body: dict[str, Any]) -> None:
         super().__init__(f"{code}: {message}" if message else f"{code} (HTTP {status})")
         self.code = code
@@ -98,10 +95,11 @@ class ServiceError(StoreError):
     @property
     def reasons(self) -> list[CancellationReason]:
         """Why a transaction was cancelled, for each of its writes in their order."""
-        found = self.body.get("CancellationReasons") or ()
         return [
-            CancellationReason(r.get("Code") or "None", r.get("Message") or "", r.get("Item") or None)
-            for r in found
+            CancellationReason(
+                found.get("Code") or "None", found.get("Message") or "", found.get("Item") or None
+            )
+            for found in self.body.get("CancellationReasons") or ()
         ]
 
 
@@ -121,8 +119,7 @@ def kind(error: ServiceError | NoResponse) -> ErrorKind:
     """Return what follows from a failure."""
     if isinstance(error, NoResponse):
         return error.kind
-    known = KINDS.get(error.code)
-    if known is not None:
+    if (known := KINDS.get(error.code)) is not None:
         return known
     if error.code in SIGNATURE and MISTIMED.search(error.message):
         return ErrorKind.CLOCK
@@ -150,10 +147,9 @@ def service_error(status: int, data: bytes) -> ServiceError:
         body = None
     if not isinstance(body, dict):
         return ServiceError(f"HTTP {status}", excerpt(data), status, {})
-    code = body.get("__type") or f"HTTP {status}"
-    message = body.get("message") or body.get("Message") or ""
     # Without its namespace, and without the address that some services put after it.
-    return ServiceError(str(code).rpartition("#")[2].partition(":")[0], str(message), status, body)
+    code = str(body.get("__type") or f"HTTP {status}").rpartition("#")[2].partition(":")[0]
+    return ServiceError(code, str(body.get("message") or body.get("Message") or ""), status, body)
 
 
 def object_error(status: int, data: bytes) -> ServiceError:
@@ -180,6 +176,8 @@ ADVICE = (
     "Is that the right endpoint and region, is the server up, and does a firewall, a proxy or a missing VPC "
     "endpoint block the way?"
 )
+# A transaction that its coordinator lost is finished when it is asked for again after five seconds.
+PENDING_BASE, PENDING_LONGEST = 0.5, 2.0
 # The service's own error is the best description of these.
 CALLERS = frozenset({ErrorKind.CLOCK, ErrorKind.EXPIRED, ErrorKind.REFUSED})
 
@@ -194,9 +192,6 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     longest: float = 1.0
     # A server that is down is seldom up a moment later.
     connects: int = 3
-    # A transaction that its coordinator lost is finished when it is asked for again after five seconds.
-    pending_base: float = 0.5
-    pending_longest: float = 2.0
     # From the first failure on, timeouts included; no try begins after that.
     patience: float = 10.0
 
@@ -240,12 +235,12 @@ class RetryState:
 
     def _wait(self, what: ErrorKind) -> float:
         """Return a random wait, which spreads callers best; a pending transaction needs its time."""
-        policy, doubled = self._policy, float(2 ** (self._tries - 1))
+        doubled = 2.0 ** (self._tries - 1)
         if what in CALLERS:
             return 0.0
         if what is ErrorKind.PENDING:
-            return min(policy.pending_longest, policy.pending_base * doubled) * (1 + random.random()) / 2
-        return min(policy.longest, policy.base * doubled) * random.random()
+            return min(PENDING_LONGEST, PENDING_BASE * doubled) * (1 + random.random()) / 2
+        return min(self._policy.longest, self._policy.base * doubled) * random.random()
 
     def _error(self, what: ErrorKind, why: str) -> Exception:
         if what is ErrorKind.UNREACHED:

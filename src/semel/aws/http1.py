@@ -27,7 +27,8 @@ _HEAD = re.compile(
 )
 # The headers that are read.
 _HEADER = re.compile(
-    r"\r\n(connection|content-length|date|transfer-encoding|x-amz-crc32):[ \t]*([^\r\n]*)", re.IGNORECASE
+    r"\r\n(connection|content-length|date|transfer-encoding|x-amz-crc32):[ \t]*([^\r\n]*[^\r\n \t])?",
+    re.IGNORECASE,
 )
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;.*)?")
 
@@ -152,7 +153,7 @@ def _read_head(data: bytes) -> tuple[HttpResponse, int]:
     headers: dict[str, str] = {}
     for name, value in _HEADER.findall(head):
         key = name.lower()
-        headers[key] = f"{headers[key]}, {value}" if key in headers else value.rstrip(" \t")
+        headers[key] = f"{headers[key]}, {value}" if key in headers else value
     kept = headers.get("connection", KEPT if version == "1" else "close")
     response = HttpResponse(int(status), headers, b"", kept is KEPT or kept.lower() == KEPT)
     if status in WITHOUT_BODY or status < "200":

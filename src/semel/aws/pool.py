@@ -62,30 +62,24 @@ class Route:
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the context of a secure endpoint."""
-        if self._context is None and self.endpoint.secure:
+        if self._context is None and self.endpoint.scheme == "https":
             self._context = tls()
         return self._context
 
-    def full(self) -> NoResponse:
+    def full(self) -> OSError:
         """Describe that no place became free in time."""
         places, seconds = self.limits.connections, self.limits.read_timeout
-        why = f"all {places} connections were in use for {seconds:g} s: allow for more"
-        return NoResponse(why, ErrorKind.UNREACHED)
+        return OSError(f"all {places} connections were in use for {seconds:g} s: allow for more")
 
-    def unreached(self, error: Exception) -> NoResponse:
-        """Describe an error before the whole request was sent: the service cannot have acted on it."""
-        why = _why(error, "no connection", self.limits.connect_timeout)
-        return NoResponse(why, ErrorKind.UNREACHED, error)
-
-    def torn(self, error: Exception) -> NoResponse:
-        """Describe an error after the request was sent."""
-        return NoResponse(_why(error, "no answer", self.limits.read_timeout), ErrorKind.FAILED, error)
-
-
-def _why(error: Exception, missing: str, limit: float) -> str:
-    if isinstance(error, TimeoutError):
-        return f"{missing} within {limit:g} s (timeout= in the URL of a store sets the limit)"
-    return str(error) or type(error).__name__
+    def failure(self, error: Exception, kind: ErrorKind) -> NoResponse:
+        """Describe an error: UNREACHED before the whole request was sent, and FAILED after that."""
+        missing, limit = "no answer", self.limits.read_timeout
+        if kind is ErrorKind.UNREACHED:
+            missing, limit = "no connection", self.limits.connect_timeout
+        why = str(error) or type(error).__name__
+        if isinstance(error, TimeoutError):
+            why = f"{missing} within {limit:g} s (timeout= in the URL of a store sets the limit)"
+        return NoResponse(why, kind, error)
 
 
 def _check_tunnel(response: HttpResponse) -> None:
@@ -134,12 +128,9 @@ class Pool(Generic[C]):
 
     def close_idle(self) -> None:
         """Close every idle connection."""
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return
-            connection.close()
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
 
 # Threads
@@ -199,10 +190,10 @@ class HttpPool(Pool[HttpConnection]):
             raise StoreClosed("it was closed: open another")
         route, waiter = self._route, Waiter()
         with waiter.held:
-            # A renewal waits for no caller: if the lease expires, its work is repeated.
-            if not (RENEWING.get() or self._places.acquire(waiter, route.limits.read_timeout)):
-                return route.full()
             try:
+                # A renewal waits for no caller: if the lease expires, its work is repeated.
+                if not (RENEWING.get() or self._places.acquire(waiter, route.limits.read_timeout)):
+                    raise route.full()
                 sent = route.monotonic()
                 connection = self.take(sent)
                 if connection is None:
@@ -210,20 +201,20 @@ class HttpPool(Pool[HttpConnection]):
                     sent = route.monotonic()
                 return self._ask(connection, step, sent)
             except BROKEN as error:
-                return route.unreached(error)
+                return route.failure(error, ErrorKind.UNREACHED)
             finally:
                 self._places.release(waiter)
 
     def _ask(self, connection: HttpConnection, request: bytes, sent: float) -> HttpResponse | NoResponse:
+        kind = ErrorKind.UNREACHED  # until the whole was sent: the service cannot act on a part
         try:
             connection.socket.sendall(request)
-            try:
-                response = connection.receive(Reader())
-            except BROKEN as error:
-                connection.close()
-                return self._route.torn(error)
-        except BaseException:
+            kind = ErrorKind.FAILED
+            response = connection.receive(Reader())
+        except BaseException as error:
             connection.close()
+            if isinstance(error, BROKEN):
+                return self._route.failure(error, kind)
             raise
         return self.keep(connection, response, sent)
 
@@ -341,8 +332,8 @@ class LoopConnection:
     def _wait(self, *, over: bool = False) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        silence = TimeoutError(f"nothing came for {self._silence:g} s")
-        self._timer = None if over else self._loop.call_later(self._silence, self.connection_lost, silence)
+        lost, silence = self.connection_lost, self._silence
+        self._timer = None if over else self._loop.call_later(silence, lost, TimeoutError())
 
 
 class LoopPool(Pool[LoopConnection]):
@@ -359,63 +350,55 @@ class LoopPool(Pool[LoopConnection]):
 
     async def send(self, request: bytes) -> HttpResponse | NoResponse:
         """Send a request and return its response, or why there is none."""
-        if RENEWING.get():  # it waits for no caller: if the lease expires, its work is repeated
-            return await self._send(request)
-        if self._places.locked():
-            try:
-                async with self._timeout(self._route.limits.read_timeout):
-                    await self._places.acquire()
-            except TimeoutError:
-                return self._route.full()
-        else:
-            await self._places.acquire()
+        placed = False
         try:
-            return await self._send(request)
-        finally:
-            self._places.release()
-
-    async def _send(self, request: bytes) -> HttpResponse | NoResponse:
-        try:
+            if not RENEWING.get():  # it waits for no caller: if the lease expires, its work is repeated
+                placed = await self._wait_for_place()
             connection = self.take(self._route.monotonic()) or await self._connect()
+            sent = self._route.monotonic()
+            try:
+                response = await connection.ask(request, Reader())
+            except BaseException as error:  # a cancellation too: the response must not be another's
+                connection.close()
+                if isinstance(error, BROKEN):
+                    return self._route.failure(error, ErrorKind.FAILED)
+                raise
+            return self.keep(connection, response, sent)
         except BROKEN as error:
-            return self._route.unreached(error)
-        sent = self._route.monotonic()
+            return self._route.failure(error, ErrorKind.UNREACHED)
+        finally:
+            if placed:
+                self._places.release()
+
+    async def _wait_for_place(self) -> bool:
+        if not self._places.locked():
+            return await self._places.acquire()
         try:
-            response = await connection.ask(request, Reader())
-        except BROKEN as error:
-            connection.close()
-            return self._route.torn(error)
-        except BaseException:  # a cancellation: the response may still come, and must not be another's
-            connection.close()
-            raise
-        return self.keep(connection, response, sent)
+            async with self._timeout(self._route.limits.read_timeout):
+                return await self._places.acquire()
+        except TimeoutError:
+            raise self._route.full() from None
 
     async def _connect(self) -> LoopConnection:
         if self._guard is None:
             self._guard = self._until_the_end()
             await anext(self._guard)
-        route, proxy, context = self._route, find_proxy(self._route.endpoint), self._route.tls()
-        via: Proxy | ServiceEndpoint = proxy or route.endpoint
-        secure: dict[str, Any] = {}
-        if context is not None and proxy is None:
-            secure = {"ssl": context, "server_hostname": route.endpoint.host}
-        protocol: Any = partial(LoopConnection, self._loop, route.limits.read_timeout)
-        connection: LoopConnection
-        async with self._timeout(route.limits.connect_timeout):
-            _, connection = await self._loop.create_connection(protocol, via.host, via.port, **secure)
-            if proxy is not None:
-                await self._tunnel(connection, proxy, context)
+        loop: Any = self._loop
+        endpoint, proxy, context = self._route.endpoint, find_proxy(self._route.endpoint), self._route.tls()
+        via: Proxy | ServiceEndpoint = proxy or endpoint
+        connection = LoopConnection(loop, self._route.limits.read_timeout)
+        async with self._timeout(self._route.limits.connect_timeout):
+            raw, _ = await loop.create_connection(lambda: connection, via.host, via.port)
+            try:
+                if proxy is not None:
+                    _check_tunnel(await connection.ask(proxy.request(endpoint), Reader(tunnel=True)))
+                if context is not None:
+                    secure = loop.start_tls(raw, connection, context, server_hostname=endpoint.host)
+                    connection.transport = await secure
+            except BaseException:
+                raw.abort()
+                raise
         return connection
-
-    async def _tunnel(self, connection: LoopConnection, proxy: Proxy, context: Any) -> None:
-        endpoint, transport, protocol = self._route.endpoint, connection.transport, connection
-        try:
-            _check_tunnel(await connection.ask(proxy.request(endpoint), Reader(tunnel=True)))
-            started: Any = self._loop.start_tls
-            connection.transport = await started(transport, protocol, context, server_hostname=endpoint.host)
-        except BaseException:
-            transport.abort()
-            raise
 
     async def _until_the_end(self) -> AsyncGenerator[None, None]:
         """Hang up when the loop ends: `asyncio.run` closes the generators that are still open."""

@@ -2,8 +2,9 @@
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any, TypeAlias, TypedDict, Unpack
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from semel.aws.environment import Credentials, endpoint_url
 from semel.aws.errors import DENIED, ServiceError
 from semel.aws.pool import ConnectionLimits
 from semel.aws.wire import Wire
+from semel.core.drive import run_async, run_sync
 from semel.core.runtime import masked
 
 # SQS keeps a receive open for 20 seconds at most; after that no response is to be expected.
@@ -111,15 +113,14 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
 
     def entry(self) -> dict[str, Any]:
         """Return the message in its form in a request."""
-        attributes = {name: Attribute.of(value).written() for name, value in self.attributes.items()}
         entry = {
             "MessageBody": self.body,
             "MessageGroupId": self.group,
             "MessageDeduplicationId": self.dedup,
             "DelaySeconds": self.delay,
-            "MessageAttributes": attributes or None,
+            "MessageAttributes": {n: Attribute.of(value).written() for n, value in self.attributes.items()},
         }
-        return {name: value for name, value in entry.items() if value is not None}
+        return {name: value for name, value in entry.items() if value not in (None, {})}
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -187,29 +188,22 @@ class Queue:
         After `StoreOutcomeUnknown` it may have been sent: send it again with the same `dedup`, within five
         minutes, and a FIFO queue will have one.
         """
-        message = Outgoing(body=body, **more)
-        id: str = self.call("SendMessage", message.entry(), write=True)["MessageId"]
+        id: str = self.call("SendMessage", Outgoing(body=body, **more).entry(), write=True)["MessageId"]
         return id
 
     async def asend(self, body: str, **more: Unpack[More]) -> str:
         """Send a message from a task, and return its id; for `StoreOutcomeUnknown` see `send`."""
-        message = Outgoing(body=body, **more)
-        id: str = (await self.acall("SendMessage", message.entry(), write=True))["MessageId"]
+        entry = Outgoing(body=body, **more).entry()
+        id: str = (await self.acall("SendMessage", entry, write=True))["MessageId"]
         return id
 
     def send_all(self, messages: Iterable[Outgoing]) -> list[Sent]:
         """Send messages in as few requests as possible, and return the outcome of each."""
-        sent: list[Sent] = []
-        for batch in batches(messages):
-            sent += _each(batch, self.call("SendMessageBatch", _entries(batch), write=True))
-        return sent
+        return run_sync(_sending(messages), partial(self.call, "SendMessageBatch", write=True))
 
     async def asend_all(self, messages: Iterable[Outgoing]) -> list[Sent]:
         """Send messages from a task in as few requests as possible, and return the outcome of each."""
-        sent: list[Sent] = []
-        for batch in batches(messages):
-            sent += _each(batch, await self.acall("SendMessageBatch", _entries(batch), write=True))
-        return sent
+        return await run_async(_sending(messages), partial(self.acall, "SendMessageBatch", write=True))
 
     async def leave(self) -> None:
         """Close the running event loop's connections."""
@@ -236,20 +230,21 @@ def batches(messages: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
         yield batch
 
 
-def _entries(batch: list[Outgoing]) -> dict[str, Any]:
-    return {"Entries": [{"Id": str(number), **one.entry()} for number, one in enumerate(batch)]}
+def _sending(messages: Iterable[Outgoing]) -> Generator[dict[str, Any], dict[str, Any], list[Sent]]:
+    """Return the outcomes of messages: each step is a request, and its reply the response."""
+    sent: list[Sent] = []
+    for batch in batches(messages):
+        answer = yield {"Entries": [{"Id": str(number), **one.entry()} for number, one in enumerate(batch)]}
+        found = {one["Id"]: one for one in (answer.get("Failed") or []) + (answer.get("Successful") or [])}
+        sent += [_outcome(found.get(str(number), {})) for number in range(len(batch))]
+    return sent
 
 
-def _each(batch: list[Outgoing], answer: dict[str, Any]) -> Iterator[Sent]:
-    done = {one["Id"]: one for one in answer.get("Successful") or ()}
-    failed = {one["Id"]: one for one in answer.get("Failed") or ()}
-    for number in map(str, range(len(batch))):
-        if number in done:
-            yield Sent(done[number]["MessageId"], done[number].get("SequenceNumber"))
-        else:
-            error = failed.get(number, {})
-            code, message = error.get("Code", "Unknown"), error.get("Message", "the response does not say")
-            yield Sent(error=ServiceError(code, message, 400 if error.get("SenderFault") else 500, error))
+def _outcome(found: dict[str, Any]) -> Sent:
+    if "MessageId" in found:
+        return Sent(found["MessageId"], found.get("SequenceNumber"))
+    code, message = found.get("Code", "Unknown"), found.get("Message", "the response does not say")
+    return Sent(error=ServiceError(code, message, 400 if found.get("SenderFault") else 500, found))
 
 
 def translated(error: ServiceError, operation: str, url: str) -> errors.SemelError:

@@ -5,6 +5,7 @@ none with the estimate. Until then either may be right, so the span covers both.
 """
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -62,7 +63,6 @@ class ServiceTime:
         # The estimate, and those of later responses that contradict it, the latest last. Replaced as one
         # value, since threads share them.
         self._estimates: tuple[OffsetEstimate | None, tuple[OffsetEstimate, ...]] = (None, ())
-        self._parsed: tuple[str, float | None] = ("", None)
         self.monotonic = self._machine.monotonic
         """Read it before a request is sent and after its response has arrived."""
 
@@ -104,26 +104,20 @@ class ServiceTime:
 
     def observe(self, date: str | None, sent: float, received: float) -> None:
         """Learn from the Date header of a response; one that cannot be parsed is ignored."""
-        if date is None:
-            return
-        parsed = self._parsed
-        if parsed[0] != date:  # most responses have the date of the one before
-            parsed = self._parsed = (date, parse_date(date))
-        moment = parsed[1]
-        if moment is None:
+        if date is None or (moment := parse_date(date)) is None:
             return
         known = self._estimates[0]
         low, high = known.bounds(received) if known else self._own_bounds()
         lowest, highest = moment - SLACK - received, moment + RESOLUTION + SLACK - sent
         if low > highest or lowest > high:
-            self._contradict(OffsetEstimate(lowest, highest, received), received)
-        elif known is None:  # the machine's own clock confirms it, and is no bound
-            self._estimates = (OffsetEstimate(lowest, highest, received), ())
-        else:
-            self._estimates = (OffsetEstimate(max(low, lowest), min(high, highest), received), ())
+            self._contradict(OffsetEstimate(lowest, highest, received))
+            return
+        if known is not None:  # until then the machine's own clock confirms a response, and is no bound
+            lowest, highest = max(low, lowest), min(high, highest)
+        self._estimates = (OffsetEstimate(lowest, highest, received), ())
 
-    def _contradict(self, response: OffsetEstimate, received: float) -> None:
-        known, rivals = self._estimates
+    def _contradict(self, response: OffsetEstimate) -> None:
+        (known, rivals), received = self._estimates, response.known_at
         for rival in rivals:
             low, high = rival.bounds(received)
             if low <= response.highest and response.lowest <= high:
@@ -140,6 +134,7 @@ class ServiceTime:
         return apart - UNKNOWN, apart + UNKNOWN
 
 
+@lru_cache(maxsize=16)  # most responses have the date of the one before
 def parse_date(text: str) -> float | None:
     """Parse a date such as `Tue, 14 Nov 2023 22:13:20 GMT`; None if it is not of that form."""
     from datetime import UTC, datetime

@@ -207,21 +207,16 @@ class AwsSession:
         self.pool = HttpPool(Route(endpoint, limits, self.time.monotonic))
         self._policy = policy
         self._place = f"{service} at {endpoint.host}:{endpoint.port}"
-        self._mock_of = partial(self._new_mock, service, region, credentials)
-        self._mock = self._mock_of(None) if endpoint.amazon and MOTO in sys.modules else None
+        named = {"clock": self._clock, "time": self.time, "credentials": credentials}
+        self._new_mock = partial(_new_mock, service, region, endpoint, **named)
+        self._mock = self._new_mock() if MOTO in sys.modules else None
 
     def mock(self) -> "BotoWire | None":
         """Return the transport to moto, if moto stands in for this service now."""
-        if MOTO not in sys.modules or not self.endpoint.amazon:
+        if MOTO not in sys.modules:
             return None
-        self._mock = self._mock or self._mock_of(inside=False)  # opened before moto was imported
+        self._mock = self._mock or self._new_mock(inside=False)  # opened before moto was imported
         return self._mock.wire()
-
-    def _new_mock(self, service: str, region: str, own: Credentials | None, inside: bool | None) -> "Mock":
-        from semel.aws.boto import Mock
-
-        clock, time = self._clock, self.time
-        return Mock(service, region, self.endpoint, clock=clock, time=time, credentials=own, inside=inside)
 
     async def leave(self) -> None:
         """Close the running event loop's connections."""
@@ -269,6 +264,12 @@ class AwsSession:
                 content = body()
             elif what is ErrorKind.EXPIRED:
                 credentials = yield partial(self.credential_cache.load, credentials)
+
+
+def _new_mock(*given: Any, **named: Any) -> "Mock":
+    from semel.aws.boto import Mock
+
+    return Mock(*given, **named)
 
 
 class Wire(AwsSession, Transport):
