@@ -97,7 +97,7 @@ class Pool:
                 if session is not None:
                     until.callback(session.drop)
             case _:
-                connection = self.own.take(self.own._route.monotonic())
+                connection = self.own.take(self.own.monotonic())
                 if connection is not None:
                     until.callback(connection.close)
 

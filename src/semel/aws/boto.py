@@ -46,13 +46,12 @@ class BotoWire(Transport):
         self,
         client: Any,
         *,
-        service: str = "dynamodb",
         clock: Clock | None = None,
         time: ServiceTime | None = None,
         turns: AbstractContextManager[Any] | None = None,
         mock: "Mock | None" = None,
     ) -> None:
-        self._client = _client(client, service)
+        self._client = _client(client)
         self._clock = clock or Clock()
         self._closed = False
         self._retries = _retries(self._client)
@@ -117,16 +116,16 @@ class BotoWire(Transport):
         self.time.observe(date, sent, self.time.monotonic())
 
 
-def _client(given: Any, service: str) -> Any:
+def _client(given: Any) -> Any:
     """Return the client, or make one from a session; a mock is what it was made for."""
     bases = {f"{base.__module__}.{base.__name__}" for base in type(given).__mro__}
     if "boto3.session.Session" in bases:
-        return given.client(service)
+        return given.client("dynamodb")
     if "botocore.session.Session" in bases:
-        return given.create_client(service)
+        return given.create_client("dynamodb")
     if "boto3.resources.base.ServiceResource" in bases:
         # The client behind a resource takes and returns values in another form.
-        raise InvalidOption(f"pass boto3.client({service!r}) or a session, and not a resource of boto3")
+        raise InvalidOption("pass boto3.client('dynamodb') or a session, and not a resource of boto3")
     return given
 
 

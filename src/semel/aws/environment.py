@@ -82,13 +82,18 @@ def find_region(region: str | None, environ: Mapping[str, str] = os.environ) -> 
 
 
 def find_endpoint(
-    service: str, region: str, endpoint: str | None, environ: Mapping[str, str] = os.environ
+    service: str,
+    region: str,
+    endpoint: str | None,
+    environ: Mapping[str, str] = os.environ,
+    bucket: str | None = None,
 ) -> ServiceEndpoint:
-    """Return the given endpoint, or the environment's, or AWS's own for the region."""
+    """Return the given endpoint, or the environment's, or AWS's own for the region, or for a bucket there."""
     if url := endpoint or endpoint_url(service, environ):
         return ServiceEndpoint.from_url(url)
     hosts = (f"{service}.{region}.{domain}" for regions, domain in DOMAINS if regions.fullmatch(region))
-    return ServiceEndpoint("https", next(hosts, "") or _tabled_host(service, region), 443, standard=True)
+    host = next(hosts, None) or _tabled_host(service, region)
+    return ServiceEndpoint("https", f"{bucket}.{host}" if bucket else host, 443, standard=True)
 
 
 def endpoint_url(service: str, environ: Mapping[str, str] = os.environ) -> str | None:

@@ -170,7 +170,8 @@ def _body_size(length: str | None, coding: str | None) -> int:
         return UNTIL_CLOSED
     if not (length.isdecimal() and length.isascii() and len(length) <= DIGITS):
         raise MalformedResponse(f"its length is {length[:40]!r}, which is not a number")
-    return _check_size(int(length))
+    size = int(length)
+    return size if size <= MAX_BODY else _check_size(size)
 
 
 def _check_size(size: int) -> int:

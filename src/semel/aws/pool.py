@@ -49,39 +49,6 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     read_timeout: float = ANSWER_SECONDS
 
 
-class Route:
-    """The way to a service, and what its failures mean."""
-
-    def __init__(
-        self, endpoint: ServiceEndpoint, limits: ConnectionLimits, monotonic: Callable[[], float]
-    ) -> None:
-        self.endpoint = endpoint
-        self.limits = limits
-        self.monotonic = monotonic
-        self._context: ssl.SSLContext | None = None
-
-    def tls(self) -> ssl.SSLContext | None:
-        """Return the context of a secure endpoint."""
-        if self._context is None and self.endpoint.scheme == "https":
-            self._context = tls()
-        return self._context
-
-    def full(self) -> OSError:
-        """Describe that no place became free in time."""
-        places, seconds = self.limits.connections, self.limits.read_timeout
-        return OSError(f"all {places} connections were in use for {seconds:g} s: allow for more")
-
-    def failure(self, error: Exception, kind: ErrorKind) -> NoResponse:
-        """Describe an error: UNREACHED before the whole request was sent, and FAILED after that."""
-        missing, limit = "no answer", self.limits.read_timeout
-        if kind is ErrorKind.UNREACHED:
-            missing, limit = "no connection", self.limits.connect_timeout
-        why = str(error) or type(error).__name__
-        if isinstance(error, TimeoutError):
-            why = f"{missing} within {limit:g} s (timeout= in the URL of a store sets the limit)"
-        return NoResponse(why, kind, error)
-
-
 def _check_tunnel(response: HttpResponse) -> None:
     if response.status != 200:
         raise MalformedResponse(f"the proxy said {response.status} to it")
@@ -93,8 +60,8 @@ C = TypeVar("C", bound="HttpConnection | LoopConnection")
 class Pool(Generic[C]):
     """The idle connections: the last one used is the first one taken, so that unneeded ones grow old."""
 
-    def __init__(self, route: Route) -> None:
-        self._route = route
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.monotonic = monotonic
         self._idle: deque[C] = deque()
         self._closed = False
 
@@ -111,7 +78,7 @@ class Pool(Generic[C]):
 
     def keep(self, connection: C, response: HttpResponse, sent: float) -> HttpResponse:
         """Keep a connection for the next request if it can take one, and close one that grew too old."""
-        response.sent, response.received = sent, self._route.monotonic()
+        response.sent, response.received = sent, self.monotonic()
         if not response.reusable:
             connection.close()
             return response
@@ -162,15 +129,20 @@ class HttpConnection:
 class HttpPool(Pool[HttpConnection]):
     """The connections of a process: those that its threads share, and those of each event loop."""
 
-    def __init__(self, route: Route) -> None:
-        super().__init__(route)
+    def __init__(
+        self, endpoint: ServiceEndpoint, limits: ConnectionLimits, monotonic: Callable[[], float]
+    ) -> None:
+        super().__init__(monotonic)
+        self.endpoint = endpoint
+        self.limits = limits
+        self._context: ssl.SSLContext | None = None
         self._begin()
         FORKING.add(self)
 
     def _begin(self) -> None:
         self._idle = deque()
-        self._places = FairSemaphore(self._route.limits.connections)
-        self._loops = PerLoop(partial(LoopPool, self._route), LoopPool.close, LoopPool.drop)
+        self._places = FairSemaphore(self.limits.connections)
+        self._loops = PerLoop(partial(LoopPool, self), LoopPool.close, LoopPool.drop)
 
     def reset_after_fork(self) -> Any:
         """In a forked child: close copies of sockets, and leave the parent's event loops alone."""
@@ -188,20 +160,20 @@ class HttpPool(Pool[HttpConnection]):
             return step()
         if self._closed:
             raise StoreClosed("it was closed: open another")
-        route, waiter = self._route, Waiter()
+        waiter = Waiter()
         with waiter.held:
             try:
                 # A renewal waits for no caller: if the lease expires, its work is repeated.
-                if not (RENEWING.get() or self._places.acquire(waiter, route.limits.read_timeout)):
-                    raise route.full()
-                sent = route.monotonic()
+                if not (RENEWING.get() or self._places.acquire(waiter, self.limits.read_timeout)):
+                    raise self.full()
+                sent = self.monotonic()
                 connection = self.take(sent)
                 if connection is None:
                     connection = self._connect()
-                    sent = route.monotonic()
+                    sent = self.monotonic()
                 return self._ask(connection, step, sent)
             except BROKEN as error:
-                return route.failure(error, ErrorKind.UNREACHED)
+                return self.failure(error, ErrorKind.UNREACHED)
             finally:
                 self._places.release(waiter)
 
@@ -214,26 +186,47 @@ class HttpPool(Pool[HttpConnection]):
         except BaseException as error:
             connection.close()
             if isinstance(error, BROKEN):
-                return self._route.failure(error, kind)
+                return self.failure(error, kind)
             raise
         return self.keep(connection, response, sent)
 
     def _connect(self) -> HttpConnection:
-        route, proxy, context = self._route, find_proxy(self._route.endpoint), self._route.tls()
-        via: Proxy | ServiceEndpoint = proxy or route.endpoint
-        connected = socket.create_connection((via.host, via.port), route.limits.connect_timeout)
+        endpoint, proxy, context = self.endpoint, find_proxy(self.endpoint), self.tls()
+        via: Proxy | ServiceEndpoint = proxy or endpoint
+        connected = socket.create_connection((via.host, via.port), self.limits.connect_timeout)
         try:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if proxy is not None:
-                connected.sendall(proxy.request(route.endpoint))
+                connected.sendall(proxy.request(endpoint))
                 _check_tunnel(HttpConnection(connected).receive(Reader(tunnel=True)))
             if context is not None:
-                connected = context.wrap_socket(connected, server_hostname=route.endpoint.host)
-            connected.settimeout(route.limits.read_timeout)
+                connected = context.wrap_socket(connected, server_hostname=endpoint.host)
+            connected.settimeout(self.limits.read_timeout)
         except BaseException:
             connected.close()
             raise
         return HttpConnection(connected)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the context of a secure endpoint."""
+        if self._context is None and self.endpoint.scheme == "https":
+            self._context = tls()
+        return self._context
+
+    def full(self) -> OSError:
+        """Describe that no place became free in time."""
+        places, seconds = self.limits.connections, self.limits.read_timeout
+        return OSError(f"all {places} connections were in use for {seconds:g} s: allow for more")
+
+    def failure(self, error: Exception, kind: ErrorKind) -> NoResponse:
+        """Describe an error: UNREACHED before the whole request was sent, and FAILED after that."""
+        missing, limit = "no answer", self.limits.read_timeout
+        if kind is ErrorKind.UNREACHED:
+            missing, limit = "no connection", self.limits.connect_timeout
+        why = str(error) or type(error).__name__
+        if isinstance(error, TimeoutError):
+            why = f"{missing} within {limit:g} s (timeout= in the URL of a store sets the limit)"
+        return NoResponse(why, kind, error)
 
     async def aperform(self, step: "WireStep") -> Any:
         """Perform one step of a round trip in this task."""
@@ -339,12 +332,13 @@ class LoopConnection:
 class LoopPool(Pool[LoopConnection]):
     """The connections of one event loop."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, process: HttpPool) -> None:
         import asyncio
 
-        super().__init__(route)
+        super().__init__(process.monotonic)
+        self._process = process
         self._loop = asyncio.get_running_loop()
-        self._places = asyncio.Semaphore(route.limits.connections)
+        self._places = asyncio.Semaphore(process.limits.connections)
         self._timeout, self._turn = asyncio.timeout, partial(asyncio.sleep, 0)
         self._guard: AsyncGenerator[None, None] | None = None
 
@@ -354,18 +348,18 @@ class LoopPool(Pool[LoopConnection]):
         try:
             if not RENEWING.get():  # it waits for no caller: if the lease expires, its work is repeated
                 placed = await self._wait_for_place()
-            connection = self.take(self._route.monotonic()) or await self._connect()
-            sent = self._route.monotonic()
+            connection = self.take(self.monotonic()) or await self._connect()
+            sent = self.monotonic()
             try:
                 response = await connection.ask(request, Reader())
             except BaseException as error:  # a cancellation too: the response must not be another's
                 connection.close()
                 if isinstance(error, BROKEN):
-                    return self._route.failure(error, ErrorKind.FAILED)
+                    return self._process.failure(error, ErrorKind.FAILED)
                 raise
             return self.keep(connection, response, sent)
         except BROKEN as error:
-            return self._route.failure(error, ErrorKind.UNREACHED)
+            return self._process.failure(error, ErrorKind.UNREACHED)
         finally:
             if placed:
                 self._places.release()
@@ -374,20 +368,24 @@ class LoopPool(Pool[LoopConnection]):
         if not self._places.locked():
             return await self._places.acquire()
         try:
-            async with self._timeout(self._route.limits.read_timeout):
+            async with self._timeout(self._process.limits.read_timeout):
                 return await self._places.acquire()
         except TimeoutError:
-            raise self._route.full() from None
+            raise self._process.full() from None
 
     async def _connect(self) -> LoopConnection:
         if self._guard is None:
             self._guard = self._until_the_end()
             await anext(self._guard)
         loop: Any = self._loop
-        endpoint, proxy, context = self._route.endpoint, find_proxy(self._route.endpoint), self._route.tls()
+        endpoint, proxy, context = (
+            self._process.endpoint,
+            find_proxy(self._process.endpoint),
+            self._process.tls(),
+        )
         via: Proxy | ServiceEndpoint = proxy or endpoint
-        connection = LoopConnection(loop, self._route.limits.read_timeout)
-        async with self._timeout(self._route.limits.connect_timeout):
+        connection = LoopConnection(loop, self._process.limits.read_timeout)
+        async with self._timeout(self._process.limits.connect_timeout):
             raw, _ = await loop.create_connection(lambda: connection, via.host, via.port)
             try:
                 if proxy is not None:

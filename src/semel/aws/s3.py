@@ -7,9 +7,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
-from semel.aws.environment import Credentials, ServiceEndpoint, find_endpoint, find_region
+from semel.aws.environment import Credentials
 from semel.aws.errors import RetryPolicy, ServiceError, object_error
 from semel.aws.http1 import HttpResponse
 from semel.aws.pool import ConnectionLimits
@@ -49,11 +47,20 @@ class S3Overflow(AwsSession):
     ) -> None:
         if not _BUCKET.fullmatch(bucket):
             raise InvalidOption(f"{bucket!r} is not the name of an S3 bucket")
-        region = find_region(region)
-        host, self._root = addressed(bucket, find_endpoint("s3", region, endpoint))
+        # At AWS a bucket has a host of its own. A wildcard certificate covers one label, so a name with dots
+        # has to be in the path, as it is elsewhere.
+        own = None if "." in bucket else bucket
         super().__init__(
-            "s3", region, host, credentials=credentials, clock=clock, limits=LIMITS, policy=POLICY
+            "s3",
+            region=region,
+            endpoint=endpoint,
+            bucket=own,
+            credentials=credentials,
+            clock=clock,
+            limits=LIMITS,
+            policy=POLICY,
         )
+        self._root = "/" if own and self.endpoint.standard else f"/{bucket}/"
         self._bucket = bucket
         self._prefix = prefix
 
@@ -85,15 +92,7 @@ class S3Overflow(AwsSession):
             return response["Body"].read() if method == "GET" else b""
         sign = partial(self.signer.sign_object, method, self._root + quote(ref, safe="/~"))
         # Every request may be repeated: a key is written once, with one content.
-        return run_sync(self.round_trip(sign, lambda: data, read_object, write=False), self.pool.perform)
-
-
-def addressed(bucket: str, endpoint: ServiceEndpoint) -> tuple[ServiceEndpoint, str]:
-    """Return the host of a bucket, and the prefix of its paths: at AWS a bucket has its own host."""
-    # A wildcard certificate covers one label, so a name with dots has to be in the path.
-    if not endpoint.standard or "." in bucket:
-        return endpoint, f"/{bucket}/"
-    return msgspec.structs.replace(endpoint, host=f"{bucket}.{endpoint.host}"), "/"
+        return run_sync(self.round_trip(sign, lambda: data, read_object, write=False), self.perform)
 
 
 def read_object(response: HttpResponse) -> bytes | ServiceError:
