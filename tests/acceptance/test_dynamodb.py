@@ -450,15 +450,17 @@ class Dated(Counting):
     def __init__(self, url: str, world: World, machine: Machine, *wrong: float) -> None:
         super().__init__(url)
         self._world = world
-        self.time = ServiceTime(machine)
+        self._real, self.time = self.time, ServiceTime(machine)
         self.wrong: list[float] = list(wrong)
         """How far off the next dates are."""
 
     def exchange(self, operation: str, request: Any, *, write: bool) -> WireSteps[dict[str, Any]]:
-        sent = self.time.monotonic()
+        told, self.time = self.time, self._real  # which dates the signatures
+        sent = told.monotonic()
         try:
             return (yield from super().exchange(operation, request, write=write))
         finally:
+            self.time = told
             self._world.time += 0.02
             date = formatdate(self._world.time + (self.wrong.pop(0) if self.wrong else 0), usegmt=True)
             self.time.observe(date, sent, self.time.monotonic())

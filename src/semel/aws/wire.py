@@ -111,7 +111,7 @@ DAY = len("20230101")
 MARK = "\0"
 
 # Returns the whole request with this time and body, and the hash of that.
-Sign: TypeAlias = Callable[[str, bytes, str], bytes]
+BodySigner: TypeAlias = Callable[[str, bytes, str], bytes]
 
 
 class Signer:
@@ -122,7 +122,7 @@ class Signer:
         self._host = host
         self._stamped: tuple[int, str] = (-1, "")
         # For each target, as long as the credentials and the day are the same.
-        self._signs: dict[str, tuple[Credentials, str, Sign]] = {}
+        self._signs: dict[str, tuple[Credentials, str, BodySigner]] = {}
 
     def stamp(self, moment: float) -> str:
         """Return a moment as `20230101T000000Z`."""
@@ -150,7 +150,7 @@ class Signer:
 
     def _prepare(
         self, method: str, path: str, headers: Mapping[str, str], credentials: Credentials, day: str
-    ) -> Sign:
+    ) -> BodySigner:
         """Prepare what requests with these headers have in common for one day; the headers are signed."""
         token = {"x-amz-security-token": credentials.token} if credentials.token else {}
         sent = {"host": self._host, **headers, **token}
