@@ -5,9 +5,9 @@ Everything that decides is a generator of commands (see `commands`). `drive` ans
 where a store asks its server, `run_sync` and `run_async` do the same for steps of any kind.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 from semel.core.clock import Clock
 from semel.core.commands import (
@@ -65,19 +65,15 @@ class Store(Protocol):
 
     def execute(self, command: Stored) -> Any:
         """Carry the command out and answer it, with one of the replies that `REPLIES` names."""
-        ...
 
     def at_once(self, command: Stored) -> Any | None:
         """The answer, where giving it takes no waiting; None leaves it to `aexecute`."""
-        ...
 
     async def aexecute(self, command: Stored) -> Any:
         """Carry the command out and answer it, while the event loop goes on with other tasks."""
-        ...
 
     def close(self) -> None:
         """Let go of connections and files; every command afterwards raises `StoreClosed`."""
-        ...
 
 
 class StoreType(Protocol):
@@ -85,11 +81,11 @@ class StoreType(Protocol):
 
     def from_url(self, url: str, *, env: str, clock: Clock) -> Store:
         """The store at a URL, for one environment; a class method."""
-        ...
 
 
 ErrorListener: TypeAlias = Callable[[StoreError, str], object]
 """Called by the drivers with each error of the store's, and the key that it was about."""
+Glance: TypeAlias = Callable[[str], tuple[Any, ...] | None]
 
 
 @runtime_checkable
@@ -97,14 +93,7 @@ class Leaving(Protocol):
     """A store with connections that belong to an event loop."""
 
     async def leave(self) -> None:
-        """Let go of what belongs to the running event loop."""
-        ...
-
-
-async def leave(store: Store) -> None:
-    """Let a store go of what belongs to the running event loop, where it has connections that do."""
-    if isinstance(store, Leaving):
-        await store.leave()
+        """Close the connections that belong to the running event loop."""
 
 
 @runtime_checkable
@@ -112,17 +101,15 @@ class Reaping(Protocol):
     """A store that removes expired items when it is told to."""
 
     def reap(self, limit: int = 500) -> int:
-        """Remove up to so many expired items of the tables in use, and say how many it were."""
-        ...
+        """Remove up to `limit` expired items of the tables in use, and return how many."""
 
 
 @runtime_checkable
 class Scanning(Protocol):
-    """A store whose keys lie in no order: what no index leads to is found by reading all of a table."""
+    """A store whose keys lie in no order: a search that no index answers reads the whole table."""
 
     def scan_cost(self, table: Table) -> ScanCost:
-        """What that takes, as far as the store can tell."""
-        ...
+        """What reading all of it takes, as far as the store can tell."""
 
 
 @runtime_checkable
@@ -130,57 +117,37 @@ class Measuring(Protocol):
     """A store that tells how large its tables are, at a cost that does not grow with them."""
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:
-        """The sizes of those tables that are there, or of all of them together."""
-        ...
+        """The sizes of those tables that exist, or of all of them together."""
 
 
 @runtime_checkable
 class Limiting(Protocol):
     """A store whose items are limited in size, or stand in a table that other programs read too."""
 
-    @property
-    def room(self) -> int:
-        """How many bytes a result may have; what is larger goes to the overflow."""
-        ...
-
-    @property
-    def plain_results(self) -> bool:
-        """Whether others read the results too, as JSON in a text; such are not compressed."""
-        ...
-
-    @property
-    def spreads_details(self) -> bool:
-        """Whether a record's details stand in attributes of their own, which others read too."""
-        ...
+    room: int
+    """How many bytes a result may have; a larger one goes to the overflow."""
+    plain_results: bool
+    """Other programs read the results too, as JSON in a text: they are not compressed."""
+    spreads_details: bool
+    """A record's details are attributes of their own, which other programs read too."""
 
 
 @runtime_checkable
 class FileBacked(Protocol):
     """A store that is one file of this machine."""
 
-    @property
-    def path(self) -> str:
-        """Where that file is."""
-        ...
-
-
-Glance: TypeAlias = Callable[[str], tuple[Any, ...] | None]
+    path: str
 
 
 @runtime_checkable
 class Glancing(Protocol):
-    """A store that can look at an item without a lock and without waiting.
-
-    It is what makes a replay about as quick as one look-up.
-    """
+    """A store that can look at an item without a lock or a wait, so that a replay costs about one look-up."""
 
     def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
-        """A function from a key to these attributes of its item, or to None.
+        """A function from a key to these attributes of its item, None for one that is missing.
 
-        None is for an item that is not there, or whose attributes are not as `where` says. An attribute that
-        is missing is None.
+        It returns None if there is no item, or if its attributes are not as `where` says.
         """
-        ...
 
 
 @runtime_checkable
@@ -189,7 +156,12 @@ class Joining(Protocol):
 
     def within(self, connection: Any) -> Store:
         """A store that writes on this connection, whose transaction is the caller's to end."""
-        ...
+
+
+async def leave(store: Store) -> None:
+    """Close a store's connections that belong to the running event loop."""
+    if isinstance(store, Leaving):
+        await store.leave()
 
 
 def joined(store: Store, connection: Any) -> Store:
@@ -244,14 +216,12 @@ def _problem(command: Stored, reply: Any) -> str | None:
         case Batch(writes), Many(replies):
             if len(replies) != len(writes):
                 return f"{len(replies)} replies to {len(writes)} writes"
-            pairs = zip(writes, replies, strict=True)
-            unsettled = [pair for pair in pairs if type(pair[1]) is not SETTLED.get(type(pair[0]))]
-            return next(filter(None, (_problem(*pair) for pair in unsettled)), None)
+            replied = zip(writes, replies, strict=True)
+            return _first(pair for pair in replied if type(pair[1]) is not SETTLED.get(type(pair[0])))
         case Transact(writes), Cancelled(refusals=refusals):
             if len(refusals) != len(writes) or not any(refusals):
                 return "a cancellation that does not say which of the writes was refused"
-            refused = zip(writes, refusals, strict=True)
-            return next(filter(None, (_problem(*pair) for pair in refused if pair[1] is not None)), None)
+            return _first(pair for pair in zip(writes, refusals, strict=True) if pair[1] is not None)
         case Query(after=str(after)), Page(after=next_page) if after == next_page:
             return "a page that begins where the one before it began"
         case Add(), Applied(item=None):
@@ -261,33 +231,35 @@ def _problem(command: Stored, reply: Any) -> str | None:
     return None
 
 
+def _first(pairs: Iterable[tuple[Stored, Any]]) -> str | None:
+    return next(filter(None, starmap(_problem, pairs)), None)
+
+
 def run_sync(steps: Generator[S, Any, T], answer: Callable[[S], Any]) -> T:
-    """Run steps to their end: what `answer` gives for each goes into them, and what it raises too."""
+    """Run steps to their end: what `answer` returns for each goes into them, and what it raises too."""
+    go_on, value = steps.send, None
     try:
-        step = next(steps)
         while True:
+            step = go_on(value)
             try:
-                reply = answer(step)
+                go_on, value = steps.send, answer(step)
             except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
-                step = steps.throw(error)
-            else:
-                step = steps.send(reply)
+                go_on, value = steps.throw, error
     except StopIteration as end:
         result: T = end.value
         return result
 
 
 async def run_async(steps: Generator[S, Any, T], answer: Callable[[S], Awaitable[Any]]) -> T:
-    """Run steps to their end: what is awaited for each goes into them, and what that raises too."""
+    """Run steps to their end, as `run_sync` does, but await the answers."""
+    go_on, value = steps.send, None
     try:
-        step = next(steps)
         while True:
+            step = go_on(value)
             try:
-                reply = await answer(step)
+                go_on, value = steps.send, await answer(step)
             except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
-                step = steps.throw(error)
-            else:
-                step = steps.send(reply)
+                go_on, value = steps.throw, error
     except StopIteration as end:
         result: T = end.value
         return result
@@ -348,18 +320,17 @@ def advance(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of command
             failed = error
 
 
-async def adrive(steps: Steps[T], store: Store, on_error: ErrorListener | None = None) -> T:
+def adrive(steps: Steps[T], store: Store, on_error: ErrorListener | None = None) -> Coroutine[Any, Any, T]:
     """Run the steps to their end, and the caller's work with them.
 
     A cancellation waits for the command under way, since a write that is torn off may or may not have been
     made. It is delivered where nothing is half done: in place of the caller's work, during a wait, or at the
     end.
     """
-    result: T = await aadvance(steps, store, aattempted, on_error=on_error)
-    return result
+    return aadvance(steps, store, aattempted, on_error=on_error)
 
 
-async def aadvance(  # noqa: C901, PLR0912 - one case for each kind of command
+async def aadvance(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of command
     steps: Steps[Any],
     store: Store,
     work: Callable[[Call], Awaitable[Any]] | None = None,
@@ -368,6 +339,8 @@ async def aadvance(  # noqa: C901, PLR0912 - one case for each kind of command
     on_error: ErrorListener | None = None,
 ) -> Any:
     """Run the steps to their end, or without `work` up to a `Call`, which is then what is returned."""
+    import asyncio
+
     if reply is None:
         running_loop()  # refuses what is no loop of asyncio, before anything is claimed
     cancelled: BaseException | None = None
@@ -386,7 +359,13 @@ async def aadvance(  # noqa: C901, PLR0912 - one case for each kind of command
                     else:
                         reply = await work(command)
                 elif kind in OUTSIDE or (reply := store.at_once(command)) is None:
-                    task, cancelled = await _finished(command, store, cancelled)
+                    # A task of its own, which a cancellation does not reach.
+                    answer = _aoutside(command, store) if kind in OUTSIDE else store.aexecute(command)
+                    task = asyncio.get_running_loop().create_task(answer)
+                    try:
+                        await _Uncancellable(task)
+                    except asyncio.CancelledError as error:
+                        cancelled = error
                     reply = task.result()
                 if type(reply) is not SETTLED.get(kind) and kind not in OUTSIDE:
                     checked(store, command, reply)
@@ -399,6 +378,28 @@ async def aadvance(  # noqa: C901, PLR0912 - one case for each kind of command
         if cancelled:
             raise cancelled from None
         return end.value
+
+
+class _Uncancellable:
+    """What a task waits for while another one executes a command.
+
+    To asyncio this is a future that refuses to be cancelled, so the cancellation is delivered after the
+    command has ended. It costs less than `asyncio.shield` in a loop, which makes a future for each wait.
+    """
+
+    __slots__ = ("_asyncio_future_blocking", "add_done_callback", "get_loop")
+
+    def __init__(self, task: "asyncio.Task[Any]") -> None:
+        self._asyncio_future_blocking = True
+        self.add_done_callback = task.add_done_callback
+        self.get_loop = task.get_loop
+
+    def __await__(self) -> Generator[Self, None, None]:
+        yield self
+
+    def cancel(self, msg: object = None) -> bool:
+        """Refuse: the task that waits is cancelled as soon as it goes on."""
+        return False
 
 
 def _report(on_error: ErrorListener | None, command: Any, error: BaseException) -> None:
@@ -415,6 +416,7 @@ def _interrupt(kind: type, cancelled: BaseException) -> Raised:
 
 INTERRUPTIBLE = frozenset({Call, Watch})
 OUTSIDE = frozenset({Call, Pause, Stash, Fetch, Discard})
+MACHINE = Clock()
 
 
 def attempted(call: Call) -> Returned | Raised:
@@ -433,42 +435,14 @@ async def aattempted(call: Call) -> Returned | Raised:
         return Raised(error)
 
 
-async def _finished(
-    command: Any, store: Store, cancelled: BaseException | None
-) -> "tuple[asyncio.Task[Any], BaseException | None]":
-    """The command carried out to its end, and the cancellation that came meanwhile."""
+async def _aoutside(command: Any, store: Store) -> Any:
+    """What needs no store, for an event loop."""
     import asyncio
 
-    kind, loop = type(command), asyncio.get_running_loop()
-    if kind is Pause:
-        task = loop.create_task(_apaused(command))
-    elif kind in OUTSIDE:
-        task = loop.create_task(asyncio.to_thread(_outside, command, store))
-    else:
-        task = loop.create_task(store.aexecute(command))
-    while not task.done():
-        ended = loop.create_future()  # in half the time of asyncio.wait
-        task.add_done_callback(partial(_set_ended, ended))
-        try:
-            await ended
-        except asyncio.CancelledError as error:
-            cancelled = error
-    return task, cancelled
-
-
-def _set_ended(ended: "asyncio.Future[None]", _task: object) -> None:
-    if not ended.done():
-        ended.set_result(None)
-
-
-MACHINE = Clock()
-
-
-async def _apaused(pause: Pause) -> float:
-    import asyncio
-
-    clock: Clock = pause.clock or MACHINE
-    await clock.wait_async(asyncio.Event(), pause.seconds)
+    if type(command) is not Pause:
+        return await asyncio.to_thread(_outside, command, store)
+    clock: Clock = command.clock or MACHINE
+    await clock.wait_async(asyncio.Event(), command.seconds)
     return clock.monotonic()
 
 
