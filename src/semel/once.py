@@ -13,7 +13,7 @@ import msgspec
 from semel import errors
 from semel.core.codecs import UNRESOLVED, decoder_for, returns_of
 from semel.core.commands import Call, Raised, Returned, Steps
-from semel.core.drive import aadvance, advance
+from semel.core.drive import adrive, drive
 from semel.core.events import lasting_name, name_of
 from semel.core.flow import Flow, FlowContext, Work
 from semel.core.functions import annotations_of, check_function, signature_of
@@ -460,7 +460,7 @@ class Running:
             flow = self.block.flow
             _, id, subject = self.block.identify(self.key)
             self._steps = flow.steps(id, self.fingerprint, BLOCK, subject)
-            step = advance(self._steps, flow.context.store, on_error=flow.on_error)
+            step: Any = drive(self._steps, flow.context.store, flow.on_error, work=None)
             if type(step) is not Call:
                 return step  # type: ignore[no-any-return]  # the steps are over
             self.run = step.work()
@@ -483,7 +483,7 @@ class Running:
             flow.end(self.run)
             result = self.run.result
             reply = Returned(None if result is MISSING else result) if error is None else Raised(error)
-            done = advance(self._steps, flow.context.store, reply=reply, on_error=flow.on_error)
+            done = drive(self._steps, flow.context.store, flow.on_error, work=None, reply=reply)
         except BaseException as problem:
             self._roll_back(problem)
             if not isinstance(problem, errors.SemelError):
@@ -497,7 +497,7 @@ class Running:
         _, id, subject = self.block.identify(self.key)
         self._steps = flow.steps(id, self.fingerprint, BLOCK, subject)
         try:
-            step = await aadvance(self._steps, flow.context.store, on_error=flow.on_error)
+            step: Any = await adrive(self._steps, flow.context.store, flow.on_error, work=None)
         except errors.SemelError as error:
             return Raised(error, begun=False)
         if type(step) is not Call:
@@ -517,7 +517,7 @@ class Running:
         failed, result = error if lost is None else lost, run.result
         reply = Returned(None if result is MISSING else result) if failed is None else Raised(failed)
         try:
-            done = await aadvance(self._steps, flow.context.store, reply=reply, on_error=flow.on_error)
+            done = await adrive(self._steps, flow.context.store, flow.on_error, work=None, reply=reply)
         except errors.SemelError as problem:
             return problem
         if lost is not None:
@@ -553,7 +553,7 @@ class Running:
         steps: Any = self._steps
         if steps is not None and steps.gi_frame is not None and not isinstance(error, UNINTERRUPTED):
             flow = self.block.flow
-            advance(steps, flow.context.store, failed=error, on_error=flow.on_error)
+            drive(steps, flow.context.store, flow.on_error, work=None, failed=error)
 
     def _already_done(self, done: WorkResult) -> errors.AlreadyDone:
         value, record = _given(done), done.record  # type: ignore[union-attr]  # it is Returned

@@ -8,7 +8,7 @@ import pytest
 
 import semel
 from semel.core.commands import ABSENT, Applied, Call, Found, Get, Put, Raised, Returned, Steps, Watch
-from semel.core.drive import adrive, advance, drive, run_async, run_sync
+from semel.core.drive import adrive, drive, run_async, run_sync
 from semel.tables import LEDGER
 
 PUT = Put(LEDGER, "k", {}, ABSENT)
@@ -82,8 +82,8 @@ def test_an_error_of_the_work_is_a_value_and_an_error_of_the_store_is_thrown() -
 def test_without_work_the_driver_stops_at_the_call() -> None:
     steps = two_writes_and_work(lambda: None)
     store = Scripted()
-    assert isinstance(advance(steps, store), Call)
-    assert advance(steps, store, reply=Returned(1)) == (Applied(1.0), Returned(1), Applied(1.0))
+    assert isinstance(drive(steps, store, work=None), Call)
+    assert drive(steps, store, reply=Returned(1)) == (Applied(1.0), Returned(1), Applied(1.0))
 
 
 async def cancelled_during(steps: Steps[Any], store: Scripted, times: int = 1) -> asyncio.Task[Any]:

@@ -5,7 +5,7 @@ Everything that decides is a generator of commands (see `commands`). `drive` ans
 where a store asks its server, `run_sync` and `run_async` do the same for steps of any kind.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
@@ -265,26 +265,37 @@ async def run_async(steps: Generator[S, Any, T], answer: Callable[[S], Awaitable
         return result
 
 
-def drive(steps: Steps[T], store: Store, on_error: ErrorListener | None = None) -> T:
-    """Run the steps to their end, and the caller's work with them."""
-    result: T = advance(steps, store, attempted, on_error=on_error)
-    return result
+def attempted(call: Call) -> Returned | Raised:
+    """Do the caller's work, and return what it returned or raised."""
+    try:
+        return Returned(call.work())
+    except BaseException as error:  # noqa: BLE001 - handed to the steps as a value
+        return Raised(error)
 
 
-def advance(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of command
-    steps: Steps[Any],
+async def aattempted(call: Call) -> Returned | Raised:
+    """Await the caller's work, and return what it returned or raised."""
+    try:
+        return Returned(await call.work())
+    except BaseException as error:  # noqa: BLE001 - handed to the steps as a value
+        return Raised(error)
+
+
+def drive(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of command
+    steps: Steps[T],
     store: Store,
-    work: Callable[[Call], Any] | None = None,
-    reply: Any = None,
-    *,
-    failed: BaseException | None = None,
     on_error: ErrorListener | None = None,
-) -> Any:
-    """Run the steps to their end, or without `work` up to a `Call`, which is then what is returned.
+    *,
+    work: Callable[[Call], Any] | None = attempted,
+    reply: Any = None,
+    failed: BaseException | None = None,
+) -> T:
+    """Run the steps to their end, and the caller's work with them.
 
-    They go on from what they are told in reply, or from what has failed instead. Whatever is raised goes
-    into them, also where it was raised here, out of a signal handler: they know what is to be undone. So the
-    loop is within the `try`, and the `except` clauses call nothing.
+    Without `work` they run up to a `Call`, which is then what is returned; they go on from a `reply` to it,
+    or from what has `failed`. Whatever is raised goes into them, also where it was raised here, out of a signal
+    handler: they know what is to be undone. So the loop is within the `try`, and the `except` clauses call
+    nothing.
     """
     execute: Callable[[Any], Any] = store.execute
     command: Any = None
@@ -305,13 +316,14 @@ def advance(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of command
                 elif kind is not Call:
                     reply = _outside(command, store)
                 elif work is None:
-                    return command
+                    return command  # type: ignore[no-any-return]
                 else:
                     reply = work(command)
         except StopIteration as end:
             if steps.gi_frame is None:  # type: ignore[attr-defined]  # they are over
                 failed = None  # it has this frame in its traceback
-                return end.value
+                result: T = end.value
+                return result
             failed = end
         except BaseException as error:
             if steps.gi_frame is None:  # type: ignore[attr-defined]
@@ -320,25 +332,20 @@ def advance(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of command
             failed = error
 
 
-def adrive(steps: Steps[T], store: Store, on_error: ErrorListener | None = None) -> Coroutine[Any, Any, T]:
-    """Run the steps to their end, and the caller's work with them.
+async def adrive(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of command
+    steps: Steps[T],
+    store: Store,
+    on_error: ErrorListener | None = None,
+    *,
+    work: Callable[[Call], Awaitable[Any]] | None = aattempted,
+    reply: Any = None,
+) -> T:
+    """Run the steps to their end, and the caller's work with them; without `work`, up to a `Call`.
 
     A cancellation waits for the command under way, since a write that is torn off may or may not have been
     made. It is delivered where nothing is half done: in place of the caller's work, during a wait, or at the
     end.
     """
-    return aadvance(steps, store, aattempted, on_error=on_error)
-
-
-async def aadvance(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of command
-    steps: Steps[Any],
-    store: Store,
-    work: Callable[[Call], Awaitable[Any]] | None = None,
-    reply: Any = None,
-    *,
-    on_error: ErrorListener | None = None,
-) -> Any:
-    """Run the steps to their end, or without `work` up to a `Call`, which is then what is returned."""
     import asyncio
 
     if reply is None:
@@ -355,7 +362,7 @@ async def aadvance(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of 
                     elif kind is Watch:
                         reply = await store.aexecute(command)
                     elif work is None:
-                        return command
+                        return command  # type: ignore[no-any-return]
                     else:
                         reply = await work(command)
                 elif kind in OUTSIDE or (reply := store.at_once(command)) is None:
@@ -377,7 +384,8 @@ async def aadvance(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of 
     except StopIteration as end:
         if cancelled:
             raise cancelled from None
-        return end.value
+        result: T = end.value
+        return result
 
 
 class _Uncancellable:
@@ -417,22 +425,6 @@ def _interrupt(kind: type, cancelled: BaseException) -> Raised:
 INTERRUPTIBLE = frozenset({Call, Watch})
 OUTSIDE = frozenset({Call, Pause, Stash, Fetch, Discard})
 MACHINE = Clock()
-
-
-def attempted(call: Call) -> Returned | Raised:
-    """Do the caller's work, and return what it returned or raised."""
-    try:
-        return Returned(call.work())
-    except BaseException as error:  # noqa: BLE001 - handed to the steps as a value
-        return Raised(error)
-
-
-async def aattempted(call: Call) -> Returned | Raised:
-    """Await the caller's work, and return what it returned or raised."""
-    try:
-        return Returned(await call.work())
-    except BaseException as error:  # noqa: BLE001 - handed to the steps as a value
-        return Raised(error)
 
 
 async def _aoutside(command: Any, store: Store) -> Any:

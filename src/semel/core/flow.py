@@ -16,7 +16,7 @@ from semel import errors, model
 from semel.core.clock import Clock
 from semel.core.codecs import ANYTHING, PLAIN, Decoder
 from semel.core.commands import After, Call, Raised, Returned, Steps, Update, write
-from semel.core.drive import ErrorListener, Glancing, Store, adrive, advance, attempted
+from semel.core.drive import ErrorListener, Glancing, Store, adrive, drive
 from semel.core.events import What
 from semel.core.functions import FINISHED, failed_before, refuse_lazy
 from semel.core.ledger import UNINTERRUPTED, Ending, LedgerSteps, PendingClaim, failure_of
@@ -109,8 +109,7 @@ class Flow:
     def run(self, work: Work, id: str, fingerprint: str | None, subject: str | None) -> Returned | Raised:
         """Run the steps of a call to their end."""
         steps = self.steps(id, fingerprint, work, subject)
-        done: Returned | Raised = advance(steps, self.context.store, attempted, on_error=self.on_error)
-        return done
+        return drive(steps, self.context.store, self.on_error)
 
     async def arun(
         self, work: Work, id: str, fingerprint: str | None, subject: str | None
