@@ -13,6 +13,7 @@ written is completed without a body, and what cannot be read is an error.
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 from math import isfinite
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, get_args
@@ -69,10 +70,10 @@ class Body(msgspec.Struct, frozen=True, gc=False):
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False):
-    """What became of a result: the body to store and, where it has none, why.
+    """The body of a result, and the `problem` if it is one without a result.
 
-    When a result is too large, `oversize` is what an overflow store may take, and `encoding` is how that
-    was made: `Codec.overflowed(encoding, reference)` is then the body to store instead.
+    Of a result that is too large, an overflow may store `oversize`: then the body to store is
+    `Codec.overflowed(encoding, reference)`.
     """
 
     body: Body
@@ -80,7 +81,7 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
     oversize: bytes | None = None
     encoding: str = ""
     misfit: str = ""
-    """Why it is not of the type that was promised, where it is not."""
+    """Why it is not of the promised type; empty if it is."""
 
 
 def not_kept(reason: NotKeptReason) -> Body:
@@ -97,13 +98,13 @@ class Overflow(Protocol):
     """Where results go that are too large for the ledger."""
 
     def put(self, name: str, data: bytes) -> str:
-        """Keep the bytes for good, and return a reference to them."""
+        """Store the bytes for good, and return a reference to them."""
 
     def get(self, ref: str) -> bytes:
-        """The bytes; KeyError or FileNotFoundError when they are gone."""
+        """Return the bytes; raise KeyError or FileNotFoundError if they are gone."""
 
     def delete(self, ref: str) -> None:
-        """Remove the bytes; nothing happens when they are gone already."""
+        """Remove the bytes, if they are still there."""
 
 
 # --- Encryption ------------------------------------------------------------------------------------
@@ -120,53 +121,58 @@ class Encryption:
             raise InvalidOption(f"the active key {active!r} is not among the keys: {', '.join(sorted(keys))}")
         for name, key in keys.items():
             _check_key(name, key)
+        from hmac import digest
+
         from semel.core.runtime import require
 
         # Imported here and not at the first use, which would be after the effect has happened.
         cipher = require("cryptography.hazmat.primitives.ciphers.aead", "crypto").AESGCM
         self.active = active
         self._ciphers: dict[str, Any] = {name: cipher(key) for name, key in keys.items()}
-        self._nonce_key = _hmac(keys[active], b"semel: nonces")
+        self._nonce_key = digest(keys[active], b"semel: nonces", "sha256")
 
     @classmethod
     def from_secret(cls, secret: bytes) -> "Encryption":
-        """A key made from the ledger's secret, for who has that and nothing else to keep."""
-        import hmac
+        """Derive the key from the ledger's secret, for an application that keeps no other."""
+        from hmac import digest
 
         # By another hash than pseudonyms are made with: none of those, whatever its text, is this key.
-        key = hmac.digest(secret, b"semel: results and messages", "sha512")[:32]
+        key = digest(secret, b"semel: results and messages", "sha512")[:32]
         # The name tells one key from the next, and nothing about either.
-        name = f"derived-{hmac.digest(key, b'name', 'sha256').hex()[:8]}"
+        name = f"derived-{digest(key, b'name', 'sha256').hex()[:8]}"
         return cls({name: key}, name)
 
     def __repr__(self) -> str:
         return f"<Encryption active={self.active!r} of {sorted(self._ciphers)}>"
 
     def seal(self, data: bytes, bound_to: bytes, *, steady: bool = False) -> bytes:
-        """Encrypt; only who names the same `bound_to` can decrypt.
+        """Encrypt; decrypting takes the same `bound_to`.
 
-        Where it is to be `steady` the same data gives the same bytes there, so that a write which is made
-        again is known for the same: its nonce is a keyed hash of both, and not drawn.
+        If `steady`, the same data becomes the same bytes, so that a write that is sent again can be
+        recognised: the nonce is a keyed hash of both, and not random.
         """
-        nonce = self._nonce_of(data, bound_to) if steady else os.urandom(NONCE_BYTES)
+        if steady:
+            from hmac import digest
+
+            # With its length first, so that what is bound and what is sealed cannot run into each other.
+            nonce = digest(self._nonce_key, len(bound_to).to_bytes(4) + bound_to + data, "sha256")[
+                :NONCE_BYTES
+            ]
+        else:
+            nonce = os.urandom(NONCE_BYTES)
         sealed: bytes = self._ciphers[self.active].encrypt(nonce, data, bound_to)
         return nonce + sealed
 
-    def _nonce_of(self, data: bytes, bound_to: bytes) -> bytes:
-        # With its length first, so that what is bound and what is sealed cannot run into each other.
-        return _hmac(self._nonce_key, len(bound_to).to_bytes(4) + bound_to + data)[:NONCE_BYTES]
-
     def unseal(self, data: bytes, bound_to: bytes, key: str) -> bytes:
-        """Decrypt; ValueError says why that cannot be done."""
+        """Decrypt, or raise a ValueError that says why that is impossible."""
         if key not in self._ciphers:
             raise ValueError(f"it is encrypted with the key {key!r}, which is not among the keys given")
         from cryptography.exceptions import InvalidTag
 
         try:
-            plain: bytes = self._ciphers[key].decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], bound_to)
+            return self._ciphers[key].decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], bound_to)  # type: ignore[no-any-return]
         except (InvalidTag, ValueError):
             raise ValueError("it was changed, moved from another record, or encrypted otherwise") from None
-        return plain
 
 
 def _check_key(name: str, key: bytes) -> None:
@@ -175,17 +181,6 @@ def _check_key(name: str, key: bytes) -> None:
         raise InvalidOption(f"{name!r} cannot name a key: use up to 64 letters, digits, '.', '_' and '-'")
     if not isinstance(key, bytes) or len(key) not in (16, 24, 32):
         raise InvalidOption(f"the key {name!r} must be 16, 24 or 32 bytes, as AES takes them")
-
-
-def _hmac(key: bytes, data: bytes) -> bytes:
-    import hmac
-
-    return hmac.digest(key, data, "sha256")
-
-
-def _bound_to(identity: str, encoding: str) -> bytes:
-    # An identity holds no control characters, so the two cannot run into each other.
-    return f"{identity}\0{encoding}".encode()
 
 
 # --- Steps and their undoing -----------------------------------------------------------------------
@@ -200,36 +195,35 @@ def packed(
     *,
     steady: bool = False,
 ) -> tuple[bytes, str]:
-    """JSON as it is stored, compressed where it is large and encrypted where asked; and how that was made."""
+    """Return JSON as it is stored, compressed if large and encrypted if asked; and its encoding."""
     if len(data) > compress_over:
-        data, encoding = _compress(data, encoding)
+        import zlib
+
+        smaller = zlib.compress(data, ZLIB_LEVEL)
+        if len(smaller) < len(data):
+            data, encoding = smaller, f"{encoding}+zlib"
     if encryption is not None:
         encoding = f"{encoding}+aesgcm={encryption.active}"
-        data = encryption.seal(data, _bound_to(identity, encoding), steady=steady)
+        # An identity holds no control characters, so the two cannot run into each other.
+        data = encryption.seal(data, f"{identity}\0{encoding}".encode(), steady=steady)
     return data, encoding
 
 
 def unpacked(data: bytes, encoding: str, identity: str, encryption: Encryption | None) -> bytes:
-    """The JSON inside; `ValueError` says why it cannot be read."""
-    steps = encoding.split("+")
-    while len(steps) > 1:
-        data = _undone(data, steps, identity, encryption)
-    if steps not in ([PLAIN], [UNTYPED]):
-        raise ValueError(f"its encoding {encoding!r} is unknown to this version")
-    return data
-
-
-def _undone(data: bytes, steps: list[str], identity: str, encryption: Encryption | None) -> bytes:
-    # Undo the last step, and take it off the list.
-    encoding = "+".join(steps)
-    step, _, argument = steps.pop().partition("=")
-    if step == "zlib":
-        return _decompress(data)
-    if step == "aesgcm":
+    """Return the JSON inside, or raise a `ValueError` that says why it cannot be read."""
+    inner, plus, last = encoding.rpartition("+")
+    step, _, key = last.partition("=")
+    if not plus and encoding in (PLAIN, UNTYPED):
+        return data
+    if plus and step == "zlib":
+        data = _decompress(data)
+    elif plus and step == "aesgcm":
         if encryption is None:
-            raise ValueError(f"it is encrypted with the key {argument!r}, and no encryption is set up")
-        return encryption.unseal(data, _bound_to(identity, encoding), argument)
-    raise ValueError(f"its encoding {encoding!r} is unknown to this version")
+            raise ValueError(f"it is encrypted with the key {key!r}, and no encryption is set up")
+        data = encryption.unseal(data, f"{identity}\0{encoding}".encode(), key)
+    else:
+        raise ValueError(f"its encoding {encoding!r} is unknown to this version")
+    return unpacked(data, inner, identity, encryption)
 
 
 # --- The codec -------------------------------------------------------------------------------------
@@ -252,9 +246,9 @@ class Codec:
         self.encryption = encryption
 
     def encode(self, value: Any, identity: str, promised: Decoder | None = None) -> Encoded:
-        """A value as a body; a value that cannot be kept gives a body without a result, not an error.
+        """Return a value as a body; a value that JSON cannot write becomes a body without a result.
 
-        `promised` is what will read it: a value that it cannot read is kept as one of any type.
+        `promised` will read it: a value that it cannot read is stored as one of any type.
         """
         try:
             data = _json(value)
@@ -275,7 +269,7 @@ class Codec:
         return self.pack(data, identity, UNTYPED if misfit else PLAIN, misfit)
 
     def decode(self, body: Body, decoder: Decoder, identity: str) -> Any:
-        """The value of a body that is not in an overflow store."""
+        """Return the value of a body that is not in an overflow store."""
         data = body.data
         if data is None or body.encoding != PLAIN:
             data = self._plain(body, identity)
@@ -287,7 +281,7 @@ class Codec:
             raise ResultUnreadable(identity, words_of(error) or type(error).__name__) from error
 
     def unpack(self, data: bytes, encoding: str, identity: str) -> bytes:
-        """The JSON inside the bytes of a body, or of what an overflow store gave back."""
+        """Return the JSON inside the bytes of a body, or of what an overflow store returned."""
         try:
             return unpacked(data, encoding.removesuffix("+overflow"), identity, self.encryption)
         except ValueError as error:
@@ -295,26 +289,24 @@ class Codec:
 
     @staticmethod
     def overflowed(encoding: str, ref: str) -> Body:
-        """The body of a result that an overflow store keeps."""
+        """Return the body of a result that is in an overflow store."""
         return Body(ref.encode(), f"{encoding}+overflow")
 
     @staticmethod
     def reference(body: Body) -> str | None:
-        """Where the result is in the overflow store; None when it is in the body itself."""
+        """Return the reference into the overflow store; None if the result is in the body itself."""
         if body.data is None or not body.encoding.endswith("+overflow"):
             return None
         return body.data.decode("utf-8", "replace")
 
     @staticmethod
     def fetched(body: Body, data: bytes) -> Body:
-        """The body as it would be had it not been in the overflow store."""
+        """Return the body with the data from the overflow store."""
         return Body(data, body.encoding.removesuffix("+overflow"))
 
     def pack(self, data: bytes, identity: str, encoding: str = PLAIN, misfit: str = "") -> Encoded:
-        """A value that is JSON already as a body."""
+        """Return a value that is JSON already as a body."""
         size = len(data)
-        if size <= self.compress_over and size <= self.max_bytes and self.encryption is None:
-            return Encoded(Body(data, encoding), misfit=misfit)
         if size > MAX_UNPACKED:
             return Encoded(not_kept("too-large"), f"{size} bytes are more than could be read again")
         data, encoding = packed(data, identity, self.encryption, self.compress_over, encoding)
@@ -331,13 +323,6 @@ class Codec:
         if body.encoding.endswith("+overflow"):
             raise ResultUnreadable(identity, "it is in an overflow store, which was not asked")
         return self.unpack(body.data, body.encoding, identity)
-
-
-def _compress(data: bytes, encoding: str) -> tuple[bytes, str]:
-    import zlib
-
-    smaller = zlib.compress(data, ZLIB_LEVEL)
-    return (smaller, f"{encoding}+zlib") if len(smaller) < len(data) else (data, encoding)
 
 
 def _decompress(data: bytes) -> bytes:
@@ -362,16 +347,18 @@ def _enc_hook(value: Any) -> Any:
     if hasattr(type(value), "model_dump"):
         # round_trip leaves out computed fields, which the model would not take back.
         return value.model_dump(mode="json", round_trip=True)
-    # Subclasses, such as numpy's float64: what comes back is equal to them.
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int):
-        return int.__int__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
+    for kind, plain in _PLAIN_TYPES.items():
+        if isinstance(value, kind):
+            return plain(value)
     raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")
 
 
+# Of their subclasses, such as numpy's float64, what comes back is equal to them.
+_PLAIN_TYPES: Final[dict[type, Callable[[Any], Any]]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+}
 _encode: Final = msgspec.json.Encoder(enc_hook=_enc_hook).encode
 
 
@@ -385,6 +372,7 @@ def _json(value: Any) -> bytes:
 
 
 _SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None), msgspec.UnsetType})
+_TEXT: Final = frozenset({str})
 _WITHOUT_DICTS: Final[set[type]] = set(_SCALARS)
 
 
@@ -400,27 +388,19 @@ _BYTES: Final = (bytes, bytearray, memoryview)
 def check_names(value: Any) -> None:
     """Refuse a dict of which two names are one in JSON, such as `{1: "a", "1": "b"}`, wherever it stands."""
     kind = type(value)
+    inner: Iterable[Any]
     if kind is dict:
-        texts = True
-        for name, one in value.items():
-            if type(name) is not str:
-                texts = False
-            if type(one) not in _SCALARS:
-                check_names(one)
-        if not texts:
+        if not _TEXT.issuperset(map(type, value)):
             _refuse_merged(value)
+        inner = value.values()
     elif kind is list or kind is tuple:
-        _check_each(value)
+        inner = value
     elif isinstance(value, msgspec.Struct):
-        _check_each(msgspec.structs.astuple(value))  # no two of its fields have one name
+        inner = msgspec.structs.astuple(value)  # no two of its fields have one name
     else:
         made = msgspec.to_builtins(value, builtin_types=_BYTES, enc_hook=_enc_hook)
-        if type(made) is not kind:
-            check_names(made)
-
-
-def _check_each(values: Iterable[Any]) -> None:
-    for one in values:
+        inner = () if type(made) is kind else (made,)
+    for one in inner:
         kind = type(one)
         # Pairs of texts, such as headers, need no call of their own.
         if kind not in _SCALARS and not (kind is tuple and _SCALARS.issuperset(map(type, one))):
@@ -429,6 +409,8 @@ def _check_each(values: Iterable[Any]) -> None:
 
 def check_details(details: dict[str, Any]) -> None:
     """Refuse details that JSON cannot write, or in which two names are one in JSON."""
+    if _SCALARS.issuperset(map(type, details.values())) and _TEXT.issuperset(map(type, details)):
+        return
     try:
         check_names(details)
     except Exception as error:
@@ -452,21 +434,14 @@ _NEVER_NAN: Final = frozenset({str, int, bool, type(None)})
 
 def _refuse_nan(value: Any) -> None:
     # msgspec writes NaN and the infinities as null, which would come back as None.
-    if type(value) is not dict or not _NEVER_NAN.issuperset(map(type, value.values())):
-        _look_for_nan(msgspec.to_builtins(value, enc_hook=_enc_hook))
-
-
-def _look_for_nan(value: Any) -> None:
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        value = (value,)
-    for one in value:
-        if isinstance(one, float):
-            if not isfinite(one):
-                raise ValueError(f"{one} cannot be written as JSON: return None, or text")
-        elif isinstance(one, dict | list | tuple):
-            _look_for_nan(one)
+    if type(value) is dict and _NEVER_NAN.issuperset(map(type, value.values())):
+        return
+    left = [msgspec.to_builtins(value, enc_hook=_enc_hook)]
+    for one in left:
+        if isinstance(one, float) and not isfinite(one):
+            raise ValueError(f"{one} cannot be written as JSON: return None, or text")
+        if isinstance(one, dict | list | tuple):
+            left += one.values() if isinstance(one, dict) else one
 
 
 def _dec_hook(kind: Any, value: Any) -> Any:
@@ -479,17 +454,12 @@ def _dec_hook(kind: Any, value: Any) -> Any:
     return kind.model_validate_json(msgspec.json.encode(value), by_alias=False, by_name=True)
 
 
-class _Unresolved:
-    # An annotation names what is not defined yet.
-    def __repr__(self) -> str:
-        return "<unresolved return annotation>"
-
-
-UNRESOLVED: Final = _Unresolved()
+UNRESOLVED: Final = object()
+"""The type of a function whose annotation names what is not defined yet."""
 
 
 def decoder_for(annotation: Any) -> Decoder:
-    """The decoder of results of a type; `Any`, `object` and no annotation leave JSON's own types."""
+    """Return the decoder of results of a type; `Any`, `object` and no annotation leave JSON's own types."""
     try:
         return _cached_decoder(annotation)
     except TypeError:  # an annotation that cannot be hashed, such as Annotated[int, []]
@@ -519,18 +489,20 @@ ANYTHING: Final = decoder_for(Any)
 
 
 def returns_of(function: Callable[..., Any]) -> Any:
-    """What a function says it returns: `Any` if nothing, UNRESOLVED if it names what is not defined yet.
+    """Return a function's return annotation: `Any` if it has none, UNRESOLVED if it is not defined yet.
 
     The class may be defined further down, so UNRESOLVED is worth a second try at the first call.
     """
+    from types import SimpleNamespace
     from typing import get_type_hints
 
     function = _written(function)
     try:
         annotation = annotations_of(function).get("return", Any)
         if annotation is not None and not isinstance(annotation, type):
-            hints = get_type_hints(_Returns(annotation), _names(function), include_extras=True)
-            annotation = hints["return"]
+            # By itself: parameters may name what is only imported for type checking.
+            alone = SimpleNamespace(__annotations__={"return": annotation})
+            annotation = get_type_hints(alone, _names(function), include_extras=True)["return"]
     except (NameError, AttributeError):  # the second where a module is still being imported
         return UNRESOLVED
     except (TypeError, SyntaxError) as error:
@@ -547,12 +519,6 @@ def _is_defined(annotation: Any) -> bool:
     return True
 
 
-class _Returns:
-    # The return annotation by itself: parameters may name what is only imported for type checking.
-    def __init__(self, annotation: Any) -> None:
-        self.__annotations__ = {"return": annotation}
-
-
 def _written(function: Any) -> Any:
     # The function as somebody wrote it: under decorators and partials, or behind an object's __call__.
     while True:
@@ -567,11 +533,8 @@ def _written(function: Any) -> Any:
 def _names(function: Any) -> dict[str, Any]:
     names = dict(getattr(function, "__globals__", {}))
     code = getattr(function, "__code__", None)
-    if code is None:
-        return names
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            names[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
+    if code is not None:
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            with suppress(ValueError):  # not assigned yet
+                names[name] = cell.cell_contents
     return names

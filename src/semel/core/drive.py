@@ -293,9 +293,9 @@ def drive(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of command
     """Run the steps to their end, and the caller's work with them.
 
     Without `work` they run up to a `Call`, which is then what is returned; they go on from a `reply` to it,
-    or from what has `failed`. Whatever is raised goes into them, also where it was raised here, out of a signal
-    handler: they know what is to be undone. So the loop is within the `try`, and the `except` clauses call
-    nothing.
+    or from what has `failed`. Whatever is raised goes into them, also where it was raised here, out of a
+    signal handler: they know what is to be undone. So the loop is within the `try`, and the `except` clauses
+    call nothing.
     """
     execute: Callable[[Any], Any] = store.execute
     command: Any = None
