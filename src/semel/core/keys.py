@@ -29,7 +29,7 @@ from semel.errors import InvalidKey, InvalidPayload, TemplateError, fails_again,
 
 if TYPE_CHECKING:
     from _hashlib import HASH
-    from inspect import Parameter, Signature
+    from inspect import Signature
     from types import CodeType
 
 # DynamoDB's partition key holds 2048 bytes, and environment and scope need room in it too.
@@ -44,6 +44,7 @@ SURELY_FITS: Final = MAX_KEY_BYTES // 4
 # Beyond 2^53 - 1 other languages' numbers, and so their fingerprints, would differ from ours.
 MAX_INTEGER: Final = 2**53 - 1
 
+_TEXT: Final = frozenset({str})
 _CONTROL: Final = r"[\x00-\x1f\x7f-\x9f]"
 
 
@@ -57,6 +58,11 @@ class Key(str):
 
     def __new__(cls, *parts: Any) -> Self:
         """Escape the parts and join them."""
+        if _TEXT.issuperset(map(type, parts)) and all(parts):
+            text = ":".join(parts)
+            short = len(text) <= SURELY_FITS and text.count(":") == len(parts) - 1
+            if short and text.isprintable() and "%" not in text and ">" not in text:
+                return str.__new__(cls, text)
         return str.__new__(cls, check(":".join([part(value) for value in parts])))
 
     def __repr__(self) -> str:
@@ -145,9 +151,9 @@ def key_of(id: str) -> str:
 
 
 def owned(scope: str, owner: str) -> str:
-    """The scope of an owner inside a scope, either of which may be empty; no two others have the same.
+    """Return the scope of an owner inside a scope, either of which may be empty; no two others share it.
 
-    A lone owner stands as it is, unless it holds what joins or escapes: it could be taken for both of them.
+    An owner in no scope is unchanged, unless it has what joins or escapes: it could be taken for both.
     """
     if scope:
         return f"{part(scope)}:{part(owner) if owner else ''}"
@@ -228,14 +234,25 @@ def _shown(text: str) -> str:
 # --- Calls: binding arguments, filling templates ---------------------------------------------------
 
 
+class _Code(str):
+    # Source code in the place of a default value.
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 def compile_binder(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """A function with the same signature, which returns its arguments by name, defaults included."""
-    parameters = list(signature_of(function).parameters.values())
-    names = ", ".join([f"{one.name!r}: {one.name}" for one in parameters])
-    defaults = {f"default_{place}": one.default for place, one in enumerate(parameters)}
-    scope: dict[str, Any] = dict(defaults)
+    """Compile a function with the same signature, which returns its arguments by name, defaults included."""
+    signature = signature_of(function)
+    names, parameters, scope = [], [], dict[str, Any]()
+    for place, one in enumerate(signature.parameters.values()):
+        names.append(f"{one.name!r}: {one.name}")
+        given = one.default is not one.empty
+        scope[f"default_{place}"] = one.default
+        default = _Code(f"default_{place}") if given else one.empty
+        parameters.append(one.replace(annotation=one.empty, default=default))
+    bare = signature.replace(parameters=parameters, return_annotation=signature.empty)
     # Ten times as fast as Signature.bind. Every name is an identifier: inspect.Parameter sees to it.
-    exec(_compiled(f"def bind({_parameter_list(parameters)}): return {{{names}}}"), scope)  # noqa: S102
+    exec(_compiled(f"def bind{bare}: return {{{', '.join(names)}}}"), scope)  # noqa: S102
     bind: Callable[..., dict[str, Any]] = scope["bind"]
     # Python names the function in the TypeError of a wrong call by this.
     bind.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
@@ -248,120 +265,71 @@ def _compiled(source: str) -> "CodeType":
     return compile(source, "<semel>", "exec")
 
 
-def _parameter_list(parameters: list["Parameter"]) -> str:
-    written: list[str] = []
-    for place, one in enumerate(parameters):
-        if one.kind == one.KEYWORD_ONLY and not any(text.startswith("*") for text in written):
-            written.append("*")
-        star = "*" if one.kind == one.VAR_POSITIONAL else "**" if one.kind == one.VAR_KEYWORD else ""
-        written.append(f"{star}{one.name}" + ("" if one.default is one.empty else f"=default_{place}"))
-        last = place + 1 == len(parameters)
-        if one.kind == one.POSITIONAL_ONLY and (last or parameters[place + 1].kind != one.POSITIONAL_ONLY):
-            written.append("/")
-    return ", ".join(written)
-
-
-class _Field(msgspec.Struct, frozen=True):
-    # One {field}: where its value starts in the bound arguments, and the steps from there.
-    text: str
-    path: tuple[str, ...]
-    steps: tuple[str, ...]
-
-    def source(self) -> str:
-        found = "bound" + "".join([f"[{name!r}]" for name in self.path])
-        for step in self.steps:
-            if step.startswith("."):
-                found = f"getattr({found}, {step[1:]!r})"
-            else:
-                item = step[1:-1]
-                found = f"{found}[{int(item) if item.isdecimal() else item!r}]"
-        return found
-
-    def may_miss(self) -> bool:
-        return bool(self.steps) or len(self.path) > 1
+# What reads one field of a template. All but its first statement is the fast half of part(), written in line.
+_READ_FIELD: Final = f"""
+ try: {{v}} = {{source}}
+ except Exception as error:
+  if not fails_again(lambda: {{source}}): raise
+  raise missing({{field!r}}, error) from error
+ if type({{v}}) is int and -{MAX_INTEGER} <= {{v}} <= {MAX_INTEGER}: {{v}} = str({{v}})
+ elif (type({{v}}) is not str or not 0 < len({{v}}) <= {SURELY_FITS} or not {{v}}.isprintable()
+   or ':' in {{v}} or '%' in {{v}} or '>' in {{v}}): {{v}} = escape({{field!r}}, {{v}})"""
 
 
 def compile_template(template: str, signature: "Signature") -> Callable[[Mapping[str, Any]], str]:
-    """A function from bound arguments to the key that the template makes of them."""
-    pieces = _pieces(template, signature)
-    fields = [piece for piece in pieces if isinstance(piece, _Field)]
-    if not fields and not _takes_nothing(signature):
-        raise TemplateError(
-            f"{template!r} names no parameter, so every call would share one key: "
-            f"add a field, such as {{{_parameter_names(signature)[-1]}}}"
-        )
+    """Compile a function from bound arguments to the key that the template makes of them."""
 
-    def escape(place: int, value: Any) -> str:
+    def escape(field: str, value: Any) -> str:
         try:
             return part(value)
         except InvalidKey as error:
-            raise InvalidKey(f"{{{fields[place].text}}} of {template!r}: {error}") from None
+            raise InvalidKey(f"{{{field}}} of {template!r}: {error}") from None
 
-    def missing(place: int, error: Exception) -> TemplateError:
+    def missing(field: str, error: Exception) -> TemplateError:
         absent = isinstance(error, AttributeError | LookupError | TypeError)
         problem = f"{'was not found' if absent else 'cannot be read'}: {type(error).__name__}"
-        return TemplateError(f"{{{fields[place].text}}} of {template!r} {problem}: {words_of(error)}")
+        return TemplateError(f"{{{field}}} of {template!r} {problem}: {words_of(error)}")
 
     scope: dict[str, Any] = {"escape": escape, "missing": missing, "check": check, "fails_again": fails_again}
-    exec(_compiled(_render_source(pieces)), scope)  # noqa: S102  # every text goes in by repr
+    exec(_compiled(_render_source(template, signature)), scope)  # noqa: S102
     render: Callable[[Mapping[str, Any]], str] = scope["render"]
     return render
 
 
 def skeleton(template: str) -> str:
-    """A template without the names of its fields: templates that are equal so make equal keys."""
-    pieces = [
-        literal.replace("{", "{{") + ("" if name is None else "{}") for literal, name in _parsed(template)
-    ]
-    return "".join(pieces)
+    """Return a template without the names of its fields: two that are equal then make equal keys."""
+    pieces = [(text.replace("{", "{{"), "" if name is None else "{}") for text, name in _parsed(template)]
+    return "".join(["".join(piece) for piece in pieces])
 
 
-def _render_source(pieces: list["str | _Field"]) -> str:
+def _render_source(template: str, signature: "Signature") -> str:
     # Every text of the template goes in by repr, so nothing in it can become code.
-    lines = ["def render(bound):"]
-    joined: list[str] = []
-    place = 0
-    for piece in pieces:
-        if isinstance(piece, str):
-            joined.append(repr(piece))
-        else:
+    lines, joined = ["def render(bound):"], list[str]()
+    for place, (literal, field) in enumerate(_pieces(template)):
+        if literal:
+            joined.append(repr(literal))
+        if field is not None:
             joined.append(f"v{place}")
-            lines += _field_lines(piece, f"v{place}", place)
-            place += 1
+            source = _source(field, template, signature)
+            lines.append(_READ_FIELD.format(v=f"v{place}", source=source, field=field))
+    names = list(signature.parameters)
+    if len(lines) == 1 and names not in ([], ["self"], ["cls"]):
+        raise TemplateError(
+            f"{template!r} names no parameter, so every call would share one key: "
+            f"add a field, such as {{{names[-1]}}}"
+        )
     lines += [f" key = {' + '.join(joined)}", f" return key if 0 < len(key) <= {SURELY_FITS} else check(key)"]
     return "\n".join(lines)
 
 
-def _field_lines(field: _Field, value: str, place: int) -> list[str]:
-    lines = [f" {value} = {field.source()}"]
-    if field.may_miss():
-        lines[0] = f" try:{lines[0]}"
-        lines += [
-            " except Exception as error:",
-            f"  if not fails_again(lambda: {field.source()}): raise",
-            f"  raise missing({place}, error) from error",
-        ]
-    # The fast half of part(), written in line.
-    lines.append(
-        f" if type({value}) is int and -{MAX_INTEGER} <= {value} <= {MAX_INTEGER}: {value} = str({value})\n"
-        f" elif (type({value}) is not str or not 0 < len({value}) <= {SURELY_FITS}"
-        f" or not {value}.isprintable() or ':' in {value} or '%' in {value} or '>' in {value}):"
-        f" {value} = escape({place}, {value})"
-    )
-    return lines
-
-
-def _pieces(template: str, signature: "Signature") -> list["str | _Field"]:
-    pieces: list[str | _Field] = []
-    between = ":"
-    for literal, name in _parsed(template):
+def _pieces(template: str) -> list[tuple[str, str | None]]:
+    between, parsed = ":", _parsed(template)
+    for literal, name in parsed:
         if "::" in literal:
             raise TemplateError(
                 f"{template!r} has an empty part, as only keys of messages have: remove a ':'"
             )
         between += literal
-        if literal:
-            pieces.append(literal)
         if name is None:
             continue
         if ":" not in between:
@@ -369,11 +337,10 @@ def _pieces(template: str, signature: "Signature") -> list["str | _Field"]:
                 f"{template!r} needs a ':' before {{{name}}}: values have it escaped, so it keeps two fields "
                 f"apart, as {between!r} does not"
             )
-        pieces.append(_field(name, template, signature))
         between = ""
-    if not pieces:
+    if not parsed:
         raise TemplateError("a template must not be empty")
-    return pieces
+    return parsed
 
 
 def _parsed(template: str) -> list[tuple[str, str | None]]:
@@ -394,30 +361,32 @@ def _parsed(template: str) -> list[tuple[str, str | None]]:
     return [(literal, name) for literal, name, _, _ in parsed]
 
 
-def _field(text: str, template: str, signature: "Signature") -> _Field:
-    match = re.fullmatch(r"([^.\[\]]+)((?:\.[^.\[\]]+|\[[^\[\]]+\])*)", text)
+def _source(field: str, template: str, signature: "Signature") -> str:
+    # The expression that finds a field in the bound arguments.
+    match = re.fullmatch(r"([^.\[\]]+)((?:\.[^.\[\]]+|\[[^\[\]]+\])*)", field)
     if match is None:
         raise TemplateError(
-            f"{{{text}}} of {template!r} is no field: write {{order}}, {{order.id}} or {{items[0]}}"
+            f"{{{field}}} of {template!r} is no field: write {{order}}, {{order.id}} or {{items[0]}}"
         )
-    root: str = match[1]
-    steps = tuple(re.findall(r"\.[^.\[\]]+|\[[^\[\]]+\]", match[2]))
-    if root in signature.parameters:
-        return _Field(text, (root,), steps)
+    root, steps = match.groups()
+    found = f"bound[{root!r}]"
+    if root not in signature.parameters:
+        found = f"bound[{_others(field, template, signature)!r}][{root!r}]"
+    for attribute, item in re.findall(r"\.([^.\[\]]+)|\[([^\[\]]+)\]", steps):
+        if attribute:
+            found = f"getattr({found}, {attribute!r})"
+        else:
+            found = f"{found}[{int(item) if item.isdecimal() else item!r}]"
+    return found
+
+
+def _others(field: str, template: str, signature: "Signature") -> str:
+    # The parameter with two stars, which takes what is not named.
     for one in signature.parameters.values():
         if one.kind == one.VAR_KEYWORD:
-            return _Field(text, (one.name, root), steps)
-    names = ", ".join(_parameter_names(signature)) or "none at all"
-    raise TemplateError(f"{{{text}}} of {template!r} names no parameter of the function, which has: {names}")
-
-
-def _parameter_names(signature: "Signature") -> list[str]:
-    return list(signature.parameters)
-
-
-def _takes_nothing(signature: "Signature") -> bool:
-    names = _parameter_names(signature)
-    return not names or (len(names) == 1 and names[0] in ("self", "cls"))
+            return one.name
+    names = ", ".join(signature.parameters) or "none at all"
+    raise TemplateError(f"{{{field}}} of {template!r} names no parameter of the function, which has: {names}")
 
 
 # --- Fingerprints ----------------------------------------------------------------------------------
@@ -538,11 +507,10 @@ def _builtin(value: Any, path: _Path) -> Any:
     except Exception as error:
         if not fails_again(lambda: _copied(value, path)):
             raise
-        problem = (
-            f"is of type {type(value).__name__}, and reading it raises {type(error).__name__}: name the "
-            "parameters that make up the payload with fingerprint=(...)"
-        )
-        raise InvalidPayload(f"{_place(path)} {problem}") from error
+        raise InvalidPayload(
+            f"{_place(path)} is of type {type(value).__name__}, and reading it raises {type(error).__name__}: "
+            "name the parameters that make up the payload with fingerprint=(...)"
+        ) from error
 
 
 def _copied(value: Any, path: _Path) -> Any:
