@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import msgspec
 
 from semel import errors
-from semel.core.clock import Clock
 from semel.core.codecs import COMPRESS_OVER, MAX_BYTES, Codec, Encryption, Overflow
-from semel.core.connections import running_loop
 from semel.core.drive import Limiting, Scanning, Store, StoreType, adrive, drive, leave
 from semel.core.events import Events, Listener
 from semel.core.facades import AsyncLedger, Ledger
@@ -19,6 +17,7 @@ from semel.core.ledger import LedgerSteps
 from semel.core.policy import DAY, Seconds, seconds
 from semel.core.realm import Realm, Sealing
 from semel.core.runtime import Concealed, check_interpreter, masked
+from semel.core.threads import Clock, running_loop
 from semel.once import Once
 
 if TYPE_CHECKING:
@@ -318,7 +317,7 @@ class Semel:
         self._shared = shared
         store = shared.store
         self.store: Store = store
-        self.events: Events = shared.events.within(scope)
+        self.events: Events = shared.events.about(scope=scope)
         self.env: str = shared.env
         self.clock: Clock = shared.clock
         self.scope = scope
@@ -354,7 +353,9 @@ class Semel:
 
     def through(self, door: str) -> "Semel":
         """Return a view of this ledger for a door: its events name that door."""
-        return self._view(msgspec.structs.replace(self._shared, events=self.events.through(door)), self.scope)
+        return self._view(
+            msgspec.structs.replace(self._shared, events=self.events.about(door=door)), self.scope
+        )
 
     def _view(self, shared: Shared, scope: str) -> "Semel":
         other = object.__new__(Semel)

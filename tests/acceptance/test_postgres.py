@@ -23,7 +23,6 @@ from psycopg.rows import dict_row
 import semel
 from semel import errors
 from semel.apps.tables import SUPPORT_STATE
-from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
     NOW,
@@ -48,7 +47,7 @@ from semel.core.commands import (
 from semel.core.drive import leave
 from semel.core.lifecycle import Status
 from semel.core.running import RENEWING
-from semel.core.threads import Waiter
+from semel.core.threads import Clock, Waiter
 from semel.stores.postgres import PostgresStore, background, ddl, migrate, problems, schema, session
 from semel.stores.postgres.address import PostgresAddress, unreachable
 from semel.stores.postgres.session import blocking

@@ -13,8 +13,8 @@ import pytest
 import semel
 from semel import errors
 from semel.core.commands import ABSENT, After, Applied, Get, Put
-from semel.core.connections import ANSWER_SECONDS, timeout_of
 from semel.core.drive import leave
+from semel.core.threads import ANSWER_SECONDS, timeout_of
 from semel.tables import LEDGER
 from semel.testing import FaultProxy
 from tests.places import NETWORKED, open_place

@@ -17,6 +17,7 @@ from semel import errors
 from semel.core.commands import (
     ABSENT,
     PRESENT,
+    REPLIES,
     Add,
     Applied,
     Batch,
@@ -34,9 +35,9 @@ from semel.core.commands import (
     Transact,
     Update,
     Watch,
+    check_reply,
 )
 from semel.core.drive import (
-    REPLIES,
     FileBacked,
     Glancing,
     Joining,
@@ -44,7 +45,6 @@ from semel.core.drive import (
     Limiting,
     Reaping,
     adrive,
-    checked,
     drive,
 )
 from semel.core.ledger import LedgerSteps
@@ -297,7 +297,7 @@ def test_every_wrong_answer_is_told(command: Stored, reply: Any, problem: str) -
     ],
 )
 def test_no_right_answer_is_refused(command: Stored, reply: Any) -> None:
-    assert checked(Bare(), command, reply) is reply
+    check_reply(Bare(), command, reply)
 
 
 def test_every_command_of_a_store_has_its_replies() -> None:

@@ -34,12 +34,12 @@ def test_places_are_given_in_the_order_of_coming() -> None:
         waiting = []
         for number in range(5):
             waiting.append(threads.submit(acquire, number))
-            assert until(lambda: len(semaphore) == len(waiting) + 1)
+            assert until(lambda: len(semaphore._waiters) == len(waiting) + 1)
         semaphore.release(first)
         for each in waiting:
             each.result()
     assert order == [0, 1, 2, 3, 4]
-    assert len(semaphore) == 0
+    assert len(semaphore._waiters) == 0
 
 
 def test_a_place_whose_holder_was_torn_away_is_free() -> None:
@@ -78,7 +78,7 @@ def test_an_event_wakes_all_who_wait_and_nobody_after_it_was_cleared() -> None:
         event.set()
         assert [each.result() for each in waiting] == [True] * 4
     assert event.is_set()
-    event.clear()
+    event.happened = False
     assert not event.wait(0)
 
 

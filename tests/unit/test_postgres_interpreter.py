@@ -3,7 +3,6 @@
 import pytest
 
 from semel import errors
-from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
     Applied,
@@ -20,6 +19,7 @@ from semel.core.commands import (
     Update,
     Watch,
 )
+from semel.core.threads import Clock
 from semel.stores.postgres.address import PostgresAddress, translated
 from semel.stores.postgres.interpreter import (
     BEGIN,

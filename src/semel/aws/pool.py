@@ -19,10 +19,17 @@ from semel.aws.environment import Proxy, ServiceEndpoint, find_proxy, tls
 from semel.aws.errors import ErrorKind, NoResponse
 from semel.aws.http1 import CLOSED, HttpResponse, MalformedResponse, Reader
 from semel.core.commands import Pause
-from semel.core.connections import ANSWER_SECONDS, PerLoop, close_after_loop, read_poller
 from semel.core.running import RENEWING
 from semel.core.runtime import FORKING
-from semel.core.threads import FairSemaphore, SignalSafeEvent, Waiter
+from semel.core.threads import (
+    ANSWER_SECONDS,
+    FairSemaphore,
+    PerLoop,
+    SignalSafeEvent,
+    Waiter,
+    close_after_loop,
+    read_poller,
+)
 from semel.errors import StoreClosed
 
 if TYPE_CHECKING:

@@ -461,11 +461,12 @@ UNRESOLVED: Final = object()
 def decoder_for(annotation: Any) -> Decoder:
     """Return the decoder of results of a type; `Any`, `object` and no annotation leave JSON's own types."""
     try:
-        return _cached_decoder(annotation)
-    except TypeError:  # an annotation that cannot be hashed, such as Annotated[int, []]
         return _decoder(annotation)
+    except TypeError:  # an annotation that cannot be hashed, such as Annotated[int, []]
+        return _decoder.__wrapped__(annotation)
 
 
+@lru_cache(maxsize=256)
 def _decoder(annotation: Any) -> Decoder:
     from inspect import Signature
     from typing import Never
@@ -483,7 +484,6 @@ def _decoder(annotation: Any) -> Decoder:
         ) from error
 
 
-_cached_decoder = lru_cache(maxsize=256)(_decoder)
 ANYTHING: Final = decoder_for(Any)
 """Reads JSON as what JSON has."""
 

@@ -9,13 +9,22 @@ A rule yields a command, a frozen value, and receives its reply. A store execute
 - **Time is the store's.** `After(30)` is thirty seconds after the store's now, and every reply carries it.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from enum import Enum
+from itertools import starmap
+from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from semel.errors import StoreError, StoreOutcomeUnknown, StoreThrottled, StoreUnavailable, UsageError
+from semel.errors import (
+    StoreError,
+    StoreOutcomeUnknown,
+    StoreThrottled,
+    StoreUnavailable,
+    UsageError,
+    WrongReply,
+)
 from semel.tables import FOREVER, Index, Kind, Table
 
 T = TypeVar("T")
@@ -35,16 +44,13 @@ NOW = After(0)
 
 
 class Presence(Enum):
-    """What a write expects, when it expects no values."""
+    """What a write expects, when it expects no values: anything or nothing, or no item."""
 
     ANY = "any"
-    """Anything, or nothing."""
     ABSENT = "absent"
-    """No item."""
 
 
-ANY = Presence.ANY
-ABSENT = Presence.ABSENT
+ANY, ABSENT = Presence.ANY, Presence.ABSENT
 
 # Or the attributes that the item must still have; None stands for an attribute that it must not have.
 Expect: TypeAlias = Presence | Mapping[str, Any]
@@ -152,14 +158,16 @@ class Query(msgspec.Struct, frozen=True):
         self.table.index(self.index)
 
 
+_place = attrgetter("table.name", "key", "sort")
+
+
 class Transact(msgspec.Struct, frozen=True):
     """Several writes on different items, all or none. The reply is `Applied` or `Cancelled`."""
 
     writes: tuple[Write, ...]
 
     def __post_init__(self) -> None:
-        places = {(write.table.name, write.key, write.sort) for write in self.writes}
-        if len(places) < len(self.writes):
+        if len(set(map(_place, self.writes))) < len(self.writes):
             raise UsageError(
                 "a transaction writes to an item once; which of two writes came first would be open"
             )
@@ -317,28 +325,10 @@ def write(command: Write) -> Steps[Applied | Refused]:
 
 def write_each(writes: Sequence[Write]) -> Steps[list[Applied | Refused]]:
     """Send writes that do not depend on each other, as `write` sends one: in one batch where possible."""
-    if len(writes) == 1:
-        return [(yield from write(writes[0]))]
-    replies: list[Any] = [None] * len(writes)
-    sent = dict(enumerate(writes))
-    for _ in range(OVERTAKEN):
-        many: Many = yield from send(Batch(tuple(sent.values())))
-        retries: dict[int, Write] = {}
-        for place, reply in zip(sent, many.replies, strict=True):
-            replies[place] = reply
-            if type(reply) is Refused:
-                retry = over_expired(writes[place], reply)
-                if retry is None:
-                    replies[place] = as_absent(writes[place].table, reply)
-                else:
-                    retries[place] = retry
-        if not retries:
-            return replies
-        sent = retries
-    raise StoreOutcomeUnknown(f"other writers replaced expired items {OVERTAKEN} times in a row")
+    return (yield from side_by_side([write(each) for each in writes]))
 
 
-def send(command: Write | Batch | Transact) -> Steps[Any]:
+def send(command: Command) -> Steps[Any]:
     """Send what is harmless to send twice, and send it again if its reply was lost."""
     try:
         return (yield command)
@@ -346,7 +336,7 @@ def send(command: Write | Batch | Transact) -> Steps[Any]:
         return (yield from resend(command, lost))
 
 
-def resend(command: Write | Batch | Transact, unknown: StoreError) -> Steps[Any]:
+def resend(command: Command, unknown: StoreError) -> Steps[Any]:
     """Send a command again whose reply was lost."""
     for _ in range(TRIES - 1):
         try:
@@ -384,25 +374,22 @@ def side_by_side(many: Sequence[Steps[T]]) -> Steps[list[T]]:
     results: dict[int, T] = {}
     replies: dict[int, Any] = dict.fromkeys(range(len(many)))
     while replies:
-        asked: dict[int, Command] = {}
+        writes: dict[int, Any] = {}
+        others: dict[int, Any] = {}
         for number, reply in replies.items():
             try:
-                asked[number] = many[number].send(reply)
+                asked = many[number].send(reply)
             except StopIteration as end:
                 results[number] = end.value
-        replies = yield from _answers(asked)
+            else:
+                (writes if isinstance(asked, Write) else others)[number] = asked
+        replies = {}
+        if len(writes) > 1:
+            batch: Many = yield from send(Batch(tuple(writes.values())))
+            replies |= zip(writes, batch.replies, strict=True)
+        for number, command in (others if replies else writes | others).items():
+            replies[number] = yield from send(command)
     return [results[number] for number in range(len(many))]
-
-
-def _answers(asked: Mapping[int, Command]) -> Steps[dict[int, Any]]:
-    writes = {number: command for number, command in asked.items() if isinstance(command, Write)}
-    replies: dict[int, Any] = {}
-    if writes:
-        many: Many = yield from send(Batch(tuple(writes.values())))
-        replies |= zip(writes, many.replies, strict=True)
-    for number in asked.keys() - writes.keys():
-        replies[number] = yield asked[number]
-    return replies
 
 
 def read(command: Get | Watch) -> Steps[Found]:
@@ -473,6 +460,69 @@ def outcome(command: Write, item: Item | None, now: float) -> Item | None:
 def _no_attribute(table: Table, item: Item) -> UsageError:
     unknown = min(item.keys() - table.names)
     return UsageError(f"table {table.name} has no attribute {unknown!r}; it has {', '.join(table.kinds)}")
+
+
+# What a store may answer to each command, the usual answer first.
+REPLIES: dict[type, tuple[type, ...]] = {
+    Get: (Found,),
+    Watch: (Found,),
+    Time: (Found,),
+    Put: (Applied, Refused),
+    Update: (Applied, Refused),
+    Delete: (Applied, Refused),
+    Add: (Applied, Refused),
+    Query: (Page,),
+    Transact: (Applied, Cancelled),
+    Batch: (Many,),
+}
+# Answers that can only be right; every other one is looked at, since steps would go on asking for ever.
+SETTLED: dict[type, type] = {
+    kind: replies[0] for kind, replies in REPLIES.items() if kind not in (Add, Query, Batch)
+}
+
+
+def check_reply(store: object, command: Stored, reply: Any) -> None:
+    """Raise `WrongReply` if no store may give this reply to this command."""
+    kind = type(reply)
+    if kind is Refused and reply.item is not None and kind in REPLIES[type(command)]:  # as to every replay
+        return
+    problem = _problem(command, reply)
+    if problem is not None:
+        raise WrongReply(f"{store!r} answered {_named(command)} with {problem}: that store has a bug")
+
+
+def _named(command: Stored) -> str:
+    """The kind of a command and its tables; a key may be personal."""
+    writes = command.writes if isinstance(command, Transact | Batch) else (command,)
+    tables = {write.table.name for write in writes if not isinstance(write, Time)}
+    return f"{type(command).__name__} on {', '.join(sorted(tables))}" if tables else type(command).__name__
+
+
+def _problem(command: Stored, reply: Any) -> str | None:
+    """What is wrong with an answer; None where nothing is."""
+    if type(reply) not in REPLIES[type(command)]:
+        return f"{type(reply).__name__}, which is none of its replies"
+    match command, reply:
+        case Batch(writes), Many(replies):
+            if len(replies) != len(writes):
+                return f"{len(replies)} replies to {len(writes)} writes"
+            replied = zip(writes, replies, strict=True)
+            return _first(pair for pair in replied if type(pair[1]) is not SETTLED.get(type(pair[0])))
+        case Transact(writes), Cancelled(refusals=refusals):
+            if len(refusals) != len(writes) or not any(refusals):
+                return "a cancellation that does not say which of the writes was refused"
+            return _first(pair for pair in zip(writes, refusals, strict=True) if pair[1] is not None)
+        case Query(after=str(after)), Page(after=next_page) if after == next_page:
+            return "a page that begins where the one before it began"
+        case Add(), Applied(item=None):
+            return "no item, which the reply to an addition has"
+        case ((Put() | Update() | Add() | Delete()), Refused(item=None)) if allowed(command, None):
+            return "a refusal in which nothing stands in the way, though its condition allows that"
+    return None
+
+
+def _first(pairs: Iterable[tuple[Stored, Any]]) -> str | None:
+    return next(filter(None, starmap(_problem, pairs)), None)
 
 
 def ordering(table: Table, index: Index | None) -> tuple[str, ...]:

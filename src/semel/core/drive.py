@@ -5,41 +5,25 @@ Everything that decides is a generator of commands (see `commands`). `drive` ans
 where a store asks its server, `run_sync` and `run_async` do the same for steps of any kind.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from itertools import starmap
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
-from semel.core.clock import Clock
 from semel.core.commands import (
-    Add,
-    Applied,
-    Batch,
+    SETTLED,
     Call,
-    Cancelled,
-    Delete,
     Discard,
     Fetch,
-    Found,
-    Get,
-    Many,
-    Page,
     Pause,
-    Put,
-    Query,
     Raised,
-    Refused,
     Returned,
     Stash,
     Steps,
     Stored,
-    Time,
-    Transact,
-    Update,
     Watch,
-    allowed,
+    check_reply,
 )
-from semel.core.connections import running_loop
-from semel.errors import StoreError, UsageError, WrongReply
+from semel.core.threads import Clock, SignalSafeEvent, running_loop
+from semel.errors import StoreError, UsageError
 from semel.model import ScanCost, TableSize
 from semel.tables import Table
 
@@ -171,80 +155,17 @@ def joined(store: Store, connection: Any) -> Store:
     return store.within(connection)
 
 
-# What a store may answer to each command, the usual answer first.
-REPLIES: dict[type, tuple[type, ...]] = {
-    Get: (Found,),
-    Watch: (Found,),
-    Time: (Found,),
-    Put: (Applied, Refused),
-    Update: (Applied, Refused),
-    Delete: (Applied, Refused),
-    Add: (Applied, Refused),
-    Query: (Page,),
-    Transact: (Applied, Cancelled),
-    Batch: (Many,),
-}
-# Answers that can only be right; every other one is looked at, since steps would go on asking for ever.
-SETTLED: dict[type, type] = {
-    kind: replies[0] for kind, replies in REPLIES.items() if kind not in (Add, Query, Batch)
-}
-
-
-def checked(store: Store, command: Stored, reply: Any) -> Any:
-    """The answer of a store, if it is one that a store may give to this command."""
-    kind = type(reply)
-    if kind is Refused and reply.item is not None and kind in REPLIES[type(command)]:  # as to every replay
-        return reply
-    problem = _problem(command, reply)
-    if problem is not None:
-        raise WrongReply(f"{store!r} answered {_named(command)} with {problem}: that store has a bug")
-    return reply
-
-
-def _named(command: Stored) -> str:
-    """The kind of a command and its tables; a key may be personal."""
-    writes = command.writes if isinstance(command, Transact | Batch) else (command,)
-    tables = {write.table.name for write in writes if not isinstance(write, Time)}
-    return f"{type(command).__name__} on {', '.join(sorted(tables))}" if tables else type(command).__name__
-
-
-def _problem(command: Stored, reply: Any) -> str | None:
-    """What is wrong with an answer; None where nothing is."""
-    if type(reply) not in REPLIES[type(command)]:
-        return f"{type(reply).__name__}, which is none of its replies"
-    match command, reply:
-        case Batch(writes), Many(replies):
-            if len(replies) != len(writes):
-                return f"{len(replies)} replies to {len(writes)} writes"
-            replied = zip(writes, replies, strict=True)
-            return _first(pair for pair in replied if type(pair[1]) is not SETTLED.get(type(pair[0])))
-        case Transact(writes), Cancelled(refusals=refusals):
-            if len(refusals) != len(writes) or not any(refusals):
-                return "a cancellation that does not say which of the writes was refused"
-            return _first(pair for pair in zip(writes, refusals, strict=True) if pair[1] is not None)
-        case Query(after=str(after)), Page(after=next_page) if after == next_page:
-            return "a page that begins where the one before it began"
-        case Add(), Applied(item=None):
-            return "no item, which the reply to an addition has"
-        case ((Put() | Update() | Add() | Delete()), Refused(item=None)) if allowed(command, None):
-            return "a refusal in which nothing stands in the way, though its condition allows that"
-    return None
-
-
-def _first(pairs: Iterable[tuple[Stored, Any]]) -> str | None:
-    return next(filter(None, starmap(_problem, pairs)), None)
-
-
 def run_sync(steps: Generator[S, Any, T], answer: Callable[[S], Any]) -> T:
     """Run steps to their end: what `answer` returns for each goes into them, and what it raises too."""
-    go_on, value = steps.send, None
     try:
+        step = next(steps)
         while True:
-            step = go_on(value)
             try:
-                go_on, value = steps.send, answer(step)
+                reply = answer(step)
             except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
-                go_on, value = steps.throw, error
+                step = steps.throw(error)
+            else:
+                step = steps.send(reply)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -252,14 +173,15 @@ def run_sync(steps: Generator[S, Any, T], answer: Callable[[S], Any]) -> T:
 
 async def run_async(steps: Generator[S, Any, T], answer: Callable[[S], Awaitable[Any]]) -> T:
     """Run steps to their end, as `run_sync` does, but await the answers."""
-    go_on, value = steps.send, None
     try:
+        step = next(steps)
         while True:
-            step = go_on(value)
             try:
-                go_on, value = steps.send, await answer(step)
+                reply = await answer(step)
             except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
-                go_on, value = steps.throw, error
+                step = steps.throw(error)
+            else:
+                step = steps.send(reply)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -312,7 +234,7 @@ def drive(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of command
                 if kind not in OUTSIDE:
                     reply = execute(command)
                     if type(reply) is not SETTLED.get(kind):
-                        checked(store, command, reply)
+                        check_reply(store, command, reply)
                 elif kind is not Call:
                     reply = _outside(command, store)
                 elif work is None:
@@ -375,7 +297,7 @@ async def adrive(  # noqa: C901, PLR0912, PLR0915 - one case for each kind of co
                         cancelled = error
                     reply = task.result()
                 if type(reply) is not SETTLED.get(kind) and kind not in OUTSIDE:
-                    checked(store, command, reply)
+                    check_reply(store, command, reply)
             except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
                 _report(on_error, command, error)
                 command = steps.throw(error)
@@ -441,10 +363,8 @@ async def _aoutside(command: Any, store: Store) -> Any:
 def _outside(command: Any, store: Store) -> Any:
     """What needs no store: a pause, and the overflow."""
     if type(command) is Pause:
-        import threading
-
         clock: Clock = command.clock or MACHINE
-        clock.wait(threading.Event(), command.seconds)
+        clock.wait(SignalSafeEvent(), command.seconds)
         return clock.monotonic()
     overflow = store.overflow
     if overflow is None:

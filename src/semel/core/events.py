@@ -48,7 +48,7 @@ class Event(msgspec.Struct, frozen=True):
 
     what: What
     key_digest: str
-    """Names the key without telling it; empty where it is about none."""
+    """Names the key without showing it; empty if the event is about no key."""
     attempt: int = 0
     detail: str = ""
     door: str = ""
@@ -64,7 +64,7 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """What happened, and to what, as a line in a log begins."""
+        """What happened, and to what: the beginning of a line in a log."""
         return f"{self.what.value} of {self.name}" if self.name else self.what.value
 
 
@@ -79,56 +79,39 @@ _READ = 4
 class Events:
     """Hands each event to the listeners that were added."""
 
-    def __init__(self, scrub: Callable[[str], str] | None = None) -> None:
+    def __init__(self) -> None:
         self.listeners: list[Listener] = []
-        """Who is told; where there is nobody, an event need not be made."""
-        self._door = ""
-        self._name = ""
-        self._scope = ""
-        self.scrub = scrub
+        """Called with each event; without any, an event need not be made."""
+        self.name = self.door = self.scope = ""
+        """What these events say of themselves; see `Event`."""
+        self.scrub: Callable[[str], str] | None = None
         """Takes what is personal out of a text that people will read."""
         self.shows_keys = False
-        """Whether events tell keys beside their digests."""
+        """Whether events have keys beside their digests."""
         self.throttle: Callable[[str], int | None] | None = None
         """How many warnings of a cause were left out, or None to leave out this one; see `LogThrottle`."""
 
     def listen(self, listener: Listener) -> None:
-        """Call this with every event from now on; once, however often it is said."""
+        """Call this with every event from now on; adding it twice adds it once."""
         if listener not in self.listeners:
             self.listeners.append(listener)
 
-    def through(self, door: str) -> "Events":
-        """Events that go to these listeners, and say where a thing came in."""
-        return self._like(_door=door)
-
-    def about(self, name: str) -> "Events":
-        """Events that go to these listeners, and say which function they are about."""
-        return self._like(_name=name)
-
-    def within(self, scope: str) -> "Events":
-        """Events that go to these listeners, and say whose ledger they are about."""
-        return self._like(_scope=scope)
-
-    def _like(self, **changed: str) -> "Events":
+    def about(self, **names: str) -> "Events":
+        """Return events with another `name`, `door` or `scope`, which go to the same listeners."""
         other = object.__new__(Events)
-        other.__dict__.update(self.__dict__, **changed)
+        other.__dict__.update(self.__dict__, **names)
         return other
-
-    @property
-    def name(self) -> str:
-        """The function that these events are about; "" where they are about none."""
-        return self._name
 
     @property
     def task(self) -> str:
         """The function that these events are about, or else the door that they came through."""
-        return self._name or self._door
+        return self.name or self.door
 
     def scrubbed(self, text: str, most: int | None = None) -> str:
-        """A text without what is personal, in at most so many characters; where that cannot be told, nothing.
+        """Return a text without what is personal, in at most `most` characters; nothing, if scrubbing fails.
 
         It is cut before it is scrubbed, because that takes the longer the more there is; and at a place where
-        nothing personal is cut in half, which would not be known for what it is any more.
+        nothing personal is cut in half, which would then not be recognised.
         """
         if not text or self.scrub is None:
             return text[:most]
@@ -138,18 +121,18 @@ class Events:
 
                 text = beginning(text, _READ * most)
             return self.scrub(text)[:most]
-        except Exception:  # noqa: BLE001 - what cannot be scrubbed is not told, and the work goes on
+        except Exception:  # noqa: BLE001 - what cannot be scrubbed is not shown, and the work goes on
             return WITHHELD
 
     def emit(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
-        """Tell the listeners; an error of theirs is logged and goes no further."""
+        """Call the listeners; an error of theirs is logged and goes no further."""
         if self.listeners:
             self._notify(self._event(what, id, attempt, detail, warned=False))
 
     def warn(self, what: What, id: str, attempt: int = 0, detail: str = "", *, cause: str = "") -> None:
-        """Tell the listeners of what somebody should look at, and log it even when nobody listens.
+        """Call the listeners with what an operator should look at, and log it, even if nothing listens.
 
-        What has a `cause` is logged once a minute, with the number of those that were left out since.
+        With a `cause`, it is logged once a minute, with the number of those that were left out since.
         """
         event = self._event(what, id, attempt, detail, warned=True)
         left_out = self.throttle(f"{what.value} {cause}") if cause and self.throttle is not None else 0
@@ -166,10 +149,10 @@ class Events:
         text = self.scrubbed(detail)
         # Its environment and its scope stand before it.
         key = self.scrubbed(id.split("/", 2)[-1]) if self.shows_keys and id else ""
-        return Event(what, digest(id), attempt, text, self._door, warned, self._name, self._scope, key)
+        return Event(what, digest(id), attempt, text, self.door, warned, self.name, self.scope, key)
 
     def failed(self, error: StoreError, id: str) -> None:
-        """Tell that the store did not do as asked; the error itself goes to whoever called."""
+        """Report an error of the store's; the error itself goes to the caller."""
         what = What.THROTTLED if isinstance(error, StoreThrottled) else What.STORE_ERROR
         name = type(error).__name__
         self.warn(what, id, detail=f"{name}: {error}", cause=name)
@@ -192,7 +175,7 @@ class Events:
 
 
 def fields(event: Event) -> dict[str, str | int]:
-    """An event as the attributes of a log record."""
+    """Return an event as the attributes of a log record."""
     attributes: dict[str, str | int] = {"semel_event": event.what.value}
     if event.key_digest:
         attributes |= {"semel_key_digest": event.key_digest, "semel_attempt": event.attempt}
@@ -202,7 +185,7 @@ def fields(event: Event) -> dict[str, str | int]:
 
 
 def words(event: Event) -> tuple[str, tuple[Any, ...]]:
-    """An event as the text of a log record and what is put into it; its key only where it is about one."""
+    """Return an event as the text of a log record and the arguments of that."""
     text, args = "%s", tuple[Any, ...]((event.title,))
     if event.key_digest:
         key = f"{event.key_digest} ({event.key})" if event.key else event.key_digest
@@ -220,13 +203,13 @@ def _logger() -> "Logger":
 
 
 def name_of(function: Any) -> str:
-    """The name of a function for people to read: its module, and what it is called there."""
+    """Return the name of a function for people to read: its module, and its name there."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
 def lasting_name(function: Any) -> str:
-    """The name of a function in every process: that of a script is its file's, as if it were imported."""
+    """Return a function's name in every process: that of a script is its file's, as if it were imported."""
     name = name_of(function)
     if not name.startswith("__main__."):
         return name
@@ -240,7 +223,7 @@ def lasting_name(function: Any) -> str:
 
 
 def digest(id: str) -> str:
-    """A short name for a key that does not tell the key; nothing for none."""
+    """Return a short name for a key that does not show the key; "" for no key."""
     from hashlib import sha256
 
     return sha256(id.encode()).hexdigest()[:16] if id else ""

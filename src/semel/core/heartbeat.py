@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from semel import errors
-from semel.core.clock import Clock
 from semel.core.commands import Steps
-from semel.core.connections import PerLoop
 from semel.core.drive import ErrorListener, Store, adrive, drive
 from semel.core.events import What
 from semel.core.ledger import LedgerSteps
 from semel.core.running import RENEWALS_PER_LEASE, RENEWING, RETRIES_PER_LEASE, Run
 from semel.core.runtime import FORKING
-from semel.core.threads import BackgroundThread, SignalSafeLock, start_thread
+from semel.core.threads import BackgroundThread, Clock, PerLoop, SignalSafeLock, start_thread
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,14 +40,15 @@ def beat(ledger: LedgerSteps, run: Run, clock: Clock) -> Steps[None]:
             yield from ledger.lapse(run.claim)
     except errors.ClaimLost:
         # A transaction that completes the claim meanwhile needs no lease any more.
-        if run.settling:
-            run.renewed(sent)
-        else:
-            run.lose()
+        if not run.settling:
+            return run.lose()
     except Exception:  # noqa: BLE001 - whatever it is, the next try may succeed
-        run.missed()
-    else:
-        run.renewed(sent)
+        return run.missed()
+    run.renewed(sent)
+
+
+def _warn(ledger: LedgerSteps, run: Run, detail: str) -> None:
+    ledger.events.warn(What.CLAIM_LOST, run.claim.id, run.attempt, detail)
 
 
 # How long the scheduler waits for something to do if no run needs it sooner.
@@ -65,8 +64,8 @@ QUEUED_SECONDS = 0.05
 HANGING_SECONDS = 1.0
 
 
+# Steps of an interrupted caller, and the listener of the store's errors.
 Unfinished: TypeAlias = tuple[Steps[None], ErrorListener]
-"""Steps of an interrupted caller, and who is told of the store's errors."""
 
 
 class Heartbeats:
@@ -81,9 +80,7 @@ class Heartbeats:
         self._store = store
         self._clock = clock
         self._shortest = float("inf")
-        self.loops: PerLoop[LoopHeartbeats] = PerLoop(
-            lambda: LoopHeartbeats(store, clock), _nothing_to_wait_for, lambda _: None
-        )
+        self.loops: PerLoop[LoopHeartbeats] = PerLoop(lambda: LoopHeartbeats(store, clock))
         """What renews the leases of async work, for each event loop."""
         self._scheduler = BackgroundThread("semel-heartbeat", self._schedule, self._has_work)
         self.reset_after_fork()
@@ -212,17 +209,11 @@ class Heartbeats:
         drive(beat(ledger, run, self._clock), self._store, ledger.events.failed)
         if run.lost:
             if last or self._live.pop(run, None) is not None:
-                ledger.events.warn(
-                    What.CLAIM_LOST, run.claim.id, run.attempt, "the lease could not be renewed"
-                )
+                _warn(ledger, run, "the lease could not be renewed")
         elif last:
             self._live[run] = ledger
             if run.over:
                 self._live.pop(run, None)
-
-
-async def _nothing_to_wait_for(_heartbeats: "LoopHeartbeats") -> None:
-    """A loop that ends has no work left whose lease could be renewed."""
 
 
 # Each heartbeat waits for its own moment: this is about how often the timer rings, and nothing else.
@@ -298,7 +289,7 @@ class TaskHeartbeat(msgspec.Struct, eq=False):
         return self._work.uncancel() <= self._cancelling
 
     def begin(self) -> None:
-        """Keep the lease alive from now on."""
+        """Renew the lease until the work is over or the claim is lost."""
         self._task = self._heartbeats.loop.create_task(self._beat())
 
     async def _beat(self) -> None:
@@ -320,9 +311,4 @@ class TaskHeartbeat(msgspec.Struct, eq=False):
             await asyncio.wait({renewal}, timeout=min(run.due, run.deadline) - clock.monotonic())
         if self._work is not None:
             self._cancelled = self._work.cancel()
-        self._ledger.events.warn(
-            What.CLAIM_LOST,
-            run.claim.id,
-            run.attempt,
-            "the lease could not be renewed; the work is cancelled",
-        )
+        _warn(self._ledger, run, "the lease could not be renewed; the work is cancelled")

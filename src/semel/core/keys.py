@@ -407,7 +407,7 @@ _sha256: "Callable[[bytes], HASH]" = _load_sha256
 
 
 def fingerprint(payload: Any, secret: bytes | None = None) -> str:
-    """The SHA-256 of a payload's canonical form, in hex; its HMAC where a secret is given."""
+    """Return the SHA-256 of a payload's canonical form, in hex; with a secret, the HMAC."""
     if secret is None:
         try:
             if _is_plain(payload):
@@ -418,7 +418,7 @@ def fingerprint(payload: Any, secret: bytes | None = None) -> str:
 
 
 def hash_of(data: bytes, secret: bytes | None = None) -> str:
-    """The SHA-256 of bytes, in hex; their HMAC where a secret is given."""
+    """Return the SHA-256 of bytes, in hex; with a secret, the HMAC."""
     if secret is None:
         return _sha256(data).hexdigest()
     from hmac import digest
@@ -427,7 +427,7 @@ def hash_of(data: bytes, secret: bytes | None = None) -> str:
 
 
 def canonical(payload: Any) -> bytes:
-    """A payload as canonical JSON (RFC 8785); the payload is only read."""
+    """Return a payload as canonical JSON (RFC 8785); the payload is only read."""
     try:
         if _is_plain(payload):
             return _sorted_json(payload)
@@ -442,7 +442,7 @@ def canonical(payload: Any) -> bytes:
 
 
 def canonical_json(text: bytes | str) -> bytes:
-    """JSON text in its canonical form; a name that occurs twice in one object is refused."""
+    """Return JSON text in its canonical form; refuse a name that occurs twice in one object."""
     import json
 
     try:
@@ -508,8 +508,8 @@ def _builtin(value: Any, path: _Path) -> Any:
         if not fails_again(lambda: _copied(value, path)):
             raise
         raise InvalidPayload(
-            f"{_place(path)} is of type {type(value).__name__}, and reading it raises {type(error).__name__}: "
-            "name the parameters that make up the payload with fingerprint=(...)"
+            f"{_place(path)} is of type {type(value).__name__}, and reading it raises "
+            f"{type(error).__name__}: name the parameters that make up the payload with fingerprint=(...)"
         ) from error
 
 
@@ -551,26 +551,19 @@ def _fields(value: Any) -> Any:
     # What an object holds, or None where that is unknown; private fields are left out, as msgspec does.
     kind = type(value)
     if isinstance(value, msgspec.Struct):
-        return _struct_fields(value)
+        config = value.__struct_config__
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        tag = {} if config.tag_field is None else {config.tag_field: config.tag}
+        return tag | {encoded: getattr(value, name) for encoded, name in names}
+    declared: Any = getattr(kind, "__attrs_attrs__", None)
     if hasattr(kind, "__dataclass_fields__"):
         import dataclasses
 
-        names = [one.name for one in dataclasses.fields(value)]
-    elif hasattr(kind, "__attrs_attrs__"):
-        names = [one.name for one in kind.__attrs_attrs__]
-    elif hasattr(kind, "model_dump"):
-        # Not mode="json": there a set becomes a list in no order, and a secret becomes "**********".
-        return value.model_dump()
-    else:
-        return None
-    return {name: getattr(value, name) for name in names if not name.startswith("_")}
-
-
-def _struct_fields(value: msgspec.Struct) -> dict[str, Any]:
-    config = value.__struct_config__
-    names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-    fields = {encoded: getattr(value, name) for encoded, name in names}
-    return fields if config.tag_field is None else {config.tag_field: config.tag, **fields}
+        declared = dataclasses.fields(value)
+    if declared is not None:
+        return {one.name: getattr(value, one.name) for one in declared if not one.name.startswith("_")}
+    # Not mode="json": there a set becomes a list in no order, and a secret becomes "**********".
+    return value.model_dump() if hasattr(kind, "model_dump") else None
 
 
 def _member(name: Any, path: _Path) -> str:

@@ -1,7 +1,6 @@
 """The process that semel runs in: forks, random tokens, the worker's name, secrets, optional packages.
 
-Rules import this module, and rules do no I/O: so it imports no threads, no event loop and no clock. Threads
-are in `threads.py`, and what belongs to an event loop in `connections.py`.
+Rules import this module, and rules do no I/O: so threads, event loops and the clock are in `threads.py`.
 """
 
 import os
@@ -24,19 +23,13 @@ class ForkAware(Protocol):
 
     def reset_after_fork(self) -> Any:
         """In a forked child: drop what is the parent's, and return what must not be closed there."""
-        ...
 
 
 class ForkPausing(Protocol):
-    """Something that closes what it has open while its process forks."""
+    """Something that closes everything while its process forks, and continues in the parent."""
 
-    def pause_for_fork(self) -> None:
-        """Close everything, and open nothing until `resume_after_fork`."""
-        ...
-
-    def resume_after_fork(self) -> None:
-        """Continue, in the parent."""
-        ...
+    def pause_for_fork(self) -> None: ...  # noqa: D102
+    def resume_after_fork(self) -> None: ...  # noqa: D102
 
 
 FORKING: "weakref.WeakSet[ForkAware]" = weakref.WeakSet()
@@ -81,7 +74,7 @@ LONGEST_NAME = 120
 
 
 def random_token() -> str:
-    """A name for one attempt that nobody else has or can guess; never made from the time."""
+    """Return a name for one attempt that is unique and cannot be guessed; never made from the time."""
     try:
         return _stock.popleft()
     except IndexError:
@@ -91,20 +84,20 @@ def random_token() -> str:
 
 
 def forget_tokens() -> None:
-    """Draw new randomness from now on: for every copy of a process, which must not have the same tokens."""
+    """Draw new randomness from now on: two copies of a process must not have the same tokens."""
     _stock.clear()
 
 
 # Asked at every claim: the system takes longer to answer than a claim takes.
 @lru_cache(maxsize=1024)
 def worker_name(given: str, task: str) -> str:
-    """The name of a worker: the one it was given, or its host and process, and what it is at work on."""
+    """Return the name of a worker: the given one, or its host and process, and the task it works on."""
     name = given or process_name()
     return (f"{name} {task}" if task else name)[:LONGEST_NAME]
 
 
 def process_name() -> str:
-    """The host and the number of this process."""
+    """Return the host and the number of this process."""
     from platform import node
 
     return f"{node() or 'unknown'}:{os.getpid()}"
@@ -132,7 +125,7 @@ class Concealed:
 
 
 def masked(url: str) -> str:
-    """A URL as an error may show it."""
+    """Return a URL as an error may show it."""
     # Up to the last @: a password may have any character that nobody escaped.
     head, at, tail = url.rpartition("@")
     shown = f"{head.partition(':')[0]}:***@{tail}" if at else url

@@ -1,4 +1,4 @@
-"""Background threads, and locks that an exception from a signal handler leaves unlocked.
+"""What waits: the clock, background threads, locks that signals leave unlocked, event loops, connections.
 
 Every thread that the library starts for itself is a `BackgroundThread`, or is started by `start_thread`. None
 keeps a process alive. Once the interpreter is finalizing, other threads no longer run: so none is started
@@ -10,24 +10,41 @@ which the events and semaphores of the standard library stand. Two things cannot
 and the end of a `with` block whose subject is a lock itself. All that is here is made of those two.
 
 From Python 3.14 on, the beginning of such a block can: a signal may come when its lock is taken and the block
-has not begun, and then nothing gives the lock back. So what several threads share is a `SignalSafeLock`. A
-plain lock will do where nobody else knows of it before its block has begun.
+has not begun, and then nothing releases the lock. So what several threads share is a `SignalSafeLock`. A
+plain lock will do if no other code knows of it before its block has begun.
 """
 
 import _thread
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from semel.core.runtime import FORKING
+from semel.errors import InvalidOption, UsageError
 
-# Nobody needs to wake up by himself. Whoever should have woken him may have been torn away by two signals.
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+# A waiter that nothing wakes looks by itself this often: two signals may have torn away what should wake it.
 PATROL_SECONDS = 0.5
+
+# How long a connection, and each answer, is waited for. A server that is well answers within milliseconds,
+# and one on a machine with far too much to do within seconds: one that is silent for longer will not answer.
+ANSWER_SECONDS = 10.0
+LONGEST_SECONDS = 3600.0
+
+
+# Locks, events and places in a queue
 
 
 class SignalSafeLock(_thread.RLock):  # type: ignore[misc]  # it is final in the stubs alone
-    """A lock that its own thread may take again, and that is given back wherever its `with` block is torn."""
+    """A lock that its own thread may take again, and that is released wherever its `with` block is torn."""
 
     if sys.version_info >= (3, 14):
 
@@ -46,7 +63,7 @@ class SignalSafeLock(_thread.RLock):  # type: ignore[misc]  # it is final in the
 
 
 class SignalSafeEvent:
-    """An event that any number of threads wait for, each with an end of its own."""
+    """An event that any number of threads wait for, each with its own timeout."""
 
     def __init__(self) -> None:
         self.happened = False
@@ -57,17 +74,13 @@ class SignalSafeEvent:
         return self.happened
 
     def set(self) -> None:
-        """It has happened: wake those who wait."""
+        """Set it, and wake those who wait."""
         self.happened = True
         for wakeup in list(self._wakeups):
             wake(wakeup)
 
-    def clear(self) -> None:
-        """Wait for the next time."""
-        self.happened = False
-
     def wait(self, seconds: float) -> bool:
-        """Whether it happens within so many seconds."""
+        """Wait until it happens, at most `seconds`; return whether it has."""
         if self.happened:
             return True
         wakeup = acquired_lock()
@@ -81,14 +94,14 @@ class SignalSafeEvent:
 
 
 def acquired_lock() -> threading.Lock:
-    """A lock that is taken, so that whoever takes it once more waits until he is woken."""
+    """Return a lock that is taken: a thread that acquires it once more waits until it is woken."""
     wakeup = threading.Lock()
     wakeup.acquire()
     return wakeup
 
 
 def wake(wakeup: threading.Lock) -> None:
-    """Wake whoever waits for such a lock; twice is once."""
+    """Wake the thread that waits for such a lock; twice is once."""
     try:
         wakeup.release()
     except RuntimeError:
@@ -106,18 +119,14 @@ class Waiter:
 
 
 class FairSemaphore:
-    """So many places, given in the order of coming to the waiters that are held."""
+    """A limited number of places, given to the waiters that are held in the order in which they came."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._waiters: dict[Waiter, None] = {}
 
-    def __len__(self) -> int:
-        """How many have a place, or wait for one."""
-        return len(self._waiters)
-
     def acquire(self, waiter: Waiter, seconds: float) -> bool:
-        """Wait for a place, so long at most. It is given back by `release`, or found free by the next."""
+        """Wait for a place, at most `seconds`; `release` frees it, or the next waiter finds it free."""
         self._waiters[waiter] = None
         if len(self._waiters) <= self._count:
             return True
@@ -131,22 +140,68 @@ class FairSemaphore:
         return True
 
     def release(self, waiter: Waiter) -> None:
-        """Give the place back, and call whoever is the next to have one."""
+        """Free the place, and wake the next waiter."""
         self._waiters.pop(waiter, None)
         if len(self._waiters) >= self._count:
             for waiting in list(self._waiters)[self._count - 1 : self._count]:
                 wake(waiting.wakeup)
 
     def _has_place(self, waiter: Waiter) -> bool:
-        ahead = 0
         for other in list(self._waiters):
             if other is waiter:
                 break
-            if other.held.locked():
-                ahead += 1
-            else:  # its holder was torn away
+            if not other.held.locked():  # its holder was torn away
                 self._waiters.pop(other, None)
-        return ahead < self._count
+        return waiter in list(self._waiters)[: self._count]
+
+
+# The clock
+
+Awaited: TypeAlias = SignalSafeEvent | threading.Event
+
+# A lease goes on while the machine sleeps, and `time.monotonic` of Linux and macOS does not.
+if sys.platform == "linux":
+    _monotonic = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+elif sys.platform == "darwin":
+    _monotonic = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+else:
+    _monotonic = time.monotonic
+
+
+class Clock:
+    """The machine's clock; a test uses a `FakeClock` in its place."""
+
+    _start: float | None = None
+
+    now: "staticmethod[[], float]" = staticmethod(time.time)
+    """Seconds since the epoch; may jump."""
+    monotonic: "staticmethod[[], float]" = staticmethod(_monotonic)
+    """Seconds since some moment; never jumps, and goes on during sleep. Deadlines are counted on it."""
+
+    def steady(self) -> float:
+        """Seconds since the epoch when first asked, plus what has passed since; never jumps."""
+        if self._start is None:
+            self._start = self.now() - self.monotonic()
+        return self.monotonic() + self._start
+
+    def imposed(self) -> float | None:
+        """The time that a store has to use as its own; None leaves it to the server's clock."""
+        return None
+
+    def wait(self, event: Awaited, seconds: float) -> None:
+        """Return when the event is set, or after so many seconds."""
+        event.wait(seconds)
+
+    async def wait_async(self, event: "asyncio.Event", seconds: float) -> None:
+        """Return when the event is set, or after so many seconds."""
+        import asyncio
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
+
+
+# Threads
 
 
 def start_thread(thread: threading.Thread) -> bool:
@@ -217,13 +272,128 @@ class BackgroundThread:
     def _begin(self) -> bool:
         # In the thread, and not where it is started: a signal may come between any two lines there.
         with self._lock:
-            if self.thread is not None or self.stopping.happened:
-                return False
-            self.thread = threading.current_thread()
-            return True
+            begins = self.thread is None and not self.stopping.happened
+            if begins:
+                self.thread = threading.current_thread()
+            return begins
 
     def _end(self) -> bool:
         # In this order: work that is added before this line is seen by the next, and work that is added later
         # starts another thread.
         self.thread = None
         return self._wanted()
+
+
+# Event loops
+
+
+def running_loop() -> "asyncio.AbstractEventLoop":
+    """Return the running event loop of asyncio, or raise a `UsageError` that names what runs instead."""
+    asyncio = sys.modules.get("asyncio")  # whose loop runs, if one does
+    loop = None if asyncio is None else asyncio._get_running_loop()
+    if loop is not None:
+        return loop  # type: ignore[no-any-return]  # sys.modules knows no types
+    library = _async_library()
+    where = f"this code runs under {library}" if library else "no event loop of asyncio runs here"
+    remedy = f"{library}.to_thread.run_sync" if library == "trio" else "a thread"
+    raise UsageError(
+        f"async calls of semel need asyncio, and {where}: call the sync methods in {remedy}, or run this "
+        "code with asyncio"
+    )
+
+
+def _async_library() -> str:
+    """The name of the async library that runs this code, such as "trio"; "" where that is unknown."""
+    sniffio: Any = sys.modules.get("sniffio")
+    try:
+        name: str = sniffio.current_async_library()
+    except Exception:  # noqa: BLE001 - there is no sniffio, or it does not know
+        return ""
+    return "" if name == "asyncio" else name
+
+
+class PerLoop(Generic[T]):
+    """Makes a thing when a loop first asks for it, and closes it when that loop leaves.
+
+    `drop` closes a thing whose loop is closed or in another thread, and so may not wait for anything.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], T],
+        close: Callable[[T], Awaitable[None]] | None = None,
+        drop: Callable[[T], None] = lambda _: None,
+    ) -> None:
+        self._make = make
+        self._close = close
+        self._drop = drop
+        self._made: dict[asyncio.AbstractEventLoop, T] = {}
+
+    def here(self) -> T:
+        """Return the running loop's."""
+        asyncio = sys.modules.get("asyncio")
+        made = None if asyncio is None else self._made.get(asyncio._get_running_loop())
+        return self._make_here() if made is None else made
+
+    def _make_here(self) -> T:
+        loop = running_loop()
+        self._forget(lambda other: other.is_closed())
+        made = self._made[loop] = self._make()
+        return made
+
+    async def leave(self) -> None:
+        """Close the running loop's, if it has one."""
+        made = self._made.pop(running_loop(), None)
+        if made is not None and self._close is not None:
+            await self._close(made)
+
+    def drop_all(self) -> None:
+        """Drop all of them, whatever their loops are doing."""
+        self._forget(lambda _: True)
+
+    def _forget(self, unwanted: "Callable[[asyncio.AbstractEventLoop], bool]") -> None:
+        for loop in [loop for loop in list(self._made) if unwanted(loop)]:
+            made = self._made.pop(loop, None)
+            if made is not None:
+                self._drop(made)
+
+
+def close_after_loop(transport: Any) -> None:
+    """Close a transport whose event loop was closed before it.
+
+    A closed loop no longer closes what belongs to it, and asyncio warns for ever after. It has no public way
+    to do so: this is the only place that uses asyncio's private names for it.
+    """
+    with suppress(RuntimeError):
+        transport.abort()
+    wrapped = getattr(transport, "_ssl_protocol", None)
+    raw = transport if wrapped is None else wrapped._transport
+    if getattr(raw, "_sock", None) is not None:
+        raw._sock.close()
+        raw._sock = None
+
+
+# Connections to servers
+
+
+def timeout_of(given: str | None) -> float:
+    """Return the limit that `timeout=` in a URL sets."""
+    if given is None:
+        return ANSWER_SECONDS
+    with suppress(ValueError):
+        if 0 < float(given) <= LONGEST_SECONDS:
+            return float(given)
+    raise InvalidOption(
+        f"timeout={given!r}: it is how many seconds a connection, or an answer, is waited for, such as 10"
+    )
+
+
+def read_poller(connection: Any) -> Callable[..., Any]:
+    """Return a function that tells whether there is data, or the end, to read within so many milliseconds."""
+    import select
+
+    if not hasattr(select, "poll"):  # Windows, where select() does as well
+        return lambda milliseconds=0: select.select([connection], [], [], milliseconds / 1000)[0]
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return lambda milliseconds=0: poll.poll(milliseconds)

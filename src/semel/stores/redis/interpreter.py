@@ -9,7 +9,6 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from semel.core.clock import Clock
 from semel.core.commands import (
     Add,
     Applied,
@@ -31,6 +30,7 @@ from semel.core.commands import (
     alive,
     cursor,
 )
+from semel.core.threads import Clock
 from semel.errors import SchemaTooNew, UsageError, WrongEnvironment, WrongSchema
 from semel.model import ScanCost, TableSize
 from semel.stores.redis.connection import (
