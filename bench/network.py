@@ -31,7 +31,7 @@ from bench.rivals import LambdaContext, absent, subject
 from bench.servers import ENV, provision, servers, url_of
 from bench.timing import Bar, Ratio, Table, compare, conclude, tabulate
 from semel import provision as provisioning
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.tables.powertools import POWERTOOLS
 
 PACKAGES = ("semel", "boto3", "aws-lambda-powertools", "psycopg", "psycopg-pool", "redis")

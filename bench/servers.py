@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from bench import bare
 from bench.timing import installed
 from semel import provision as provisioning
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.provision import ProvisionTarget
 from semel.tables import OWN
 from tests.servers.dynamodb import VERSION, dynoxide

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from semel.connect import open_store
+from semel.core.clock import Clock
 from semel.core.commands import Stored
 from semel.core.drive import Store
-from semel.core.threads import Clock
 from semel.stores.memory import MemoryStore
 from semel.tables import Table
 from semel.testing import FaultProxy, Faulty

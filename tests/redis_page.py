@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 import semel
+from semel.core.clock import Clock
 from semel.core.commands import Found
-from semel.core.threads import Clock
 from semel.stores.redis.connection import PAGE, WRITE, RedisRequest, Script, read
 from semel.stores.redis.interpreter import Interpreter
 from semel.stores.redis.server import parse

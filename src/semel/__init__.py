@@ -3,6 +3,7 @@
 import typing as _typing
 
 from semel.connect import AsyncSemel, Semel, connect
+from semel.core.clock import Clock
 from semel.core.codecs import Codec, Encryption, Overflow
 from semel.core.events import Event, Events, What
 from semel.core.facades import AsyncLedger, Ledger
@@ -12,7 +13,6 @@ from semel.core.lifecycle import Status
 from semel.core.overflow import FileOverflow
 from semel.core.policy import DAY, HOUR, Options
 from semel.core.running import Run, current_run
-from semel.core.threads import Clock
 from semel.errors import (
     AddressRefused,
     AlreadyDone,

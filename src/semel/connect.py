@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import msgspec
 
 from semel import errors
+from semel.core.clock import Clock, running_loop
 from semel.core.codecs import COMPRESS_OVER, MAX_BYTES, Codec, Encryption, Overflow
 from semel.core.drive import Limiting, Scanning, Store, StoreType, adrive, drive, leave
 from semel.core.events import Events, Listener
@@ -17,14 +18,13 @@ from semel.core.ledger import LedgerSteps
 from semel.core.policy import DAY, Seconds, seconds
 from semel.core.realm import Realm, Sealing
 from semel.core.runtime import Concealed, check_interpreter, masked
-from semel.core.threads import Clock, running_loop
 from semel.once import Once
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from semel.core.clock import SignalSafeEvent
     from semel.core.heartbeat import Heartbeats
-    from semel.core.threads import SignalSafeEvent
     from semel.gate import AsyncGate, Gate, GateSteps, Rule
     from semel.model import ProgressCallback
     from semel.ops.facades import AsyncOps, Ops
@@ -217,7 +217,7 @@ class LogThrottle:
     """Lets one warning a minute pass for each cause, and counts the others."""
 
     def __init__(self, clock: Clock) -> None:
-        from semel.core.threads import SignalSafeLock
+        from semel.core.clock import SignalSafeLock
 
         self._monotonic = clock.monotonic
         self._passed: dict[str, tuple[float, int]] = {}
@@ -285,8 +285,8 @@ class Semel:
         clock: Clock | None = None,
     ) -> None:
         # Threads, which whoever only imports semel does not need.
+        from semel.core.clock import SignalSafeEvent
         from semel.core.heartbeat import Heartbeats
-        from semel.core.threads import SignalSafeEvent
 
         check_interpreter()
         clock = clock or Clock()
@@ -317,7 +317,7 @@ class Semel:
         self._shared = shared
         store = shared.store
         self.store: Store = store
-        self.events: Events = shared.events.about(scope=scope)
+        self.events: Events = shared.events.within(scope)
         self.env: str = shared.env
         self.clock: Clock = shared.clock
         self.scope = scope
@@ -353,9 +353,7 @@ class Semel:
 
     def through(self, door: str) -> "Semel":
         """Return a view of this ledger for a door: its events name that door."""
-        return self._view(
-            msgspec.structs.replace(self._shared, events=self.events.about(door=door)), self.scope
-        )
+        return self._view(msgspec.structs.replace(self._shared, events=self.events.through(door)), self.scope)
 
     def _view(self, shared: Shared, scope: str) -> "Semel":
         other = object.__new__(Semel)

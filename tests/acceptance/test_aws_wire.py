@@ -25,7 +25,7 @@ from semel.aws.errors import RetryPolicy, ServiceError
 from semel.aws.pool import ConnectionLimits
 from semel.aws.s3 import S3Overflow
 from semel.aws.wire import Wire
-from semel.core.threads import Clock, Waiter
+from semel.core.clock import Clock, Waiter
 from semel.errors import InvalidOption, StoreClosed, StoreOutcomeUnknown, StoreUnavailable, UsageError
 from semel.testing import FakeClock
 from semel.testing.proxy import FaultProxy

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 import semel
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.provision import ProvisionTarget, provision
 from semel.tables import OWN
 from tests.pages import blocks

@@ -17,6 +17,7 @@ from semel.apps.tables import QUILL
 from semel.aws.time import ServiceTime
 from semel.aws.wire import WireSteps
 from semel.connect import Semel
+from semel.core.clock import Clock
 from semel.core.codecs import Codec
 from semel.core.commands import (
     ABSENT,
@@ -35,7 +36,6 @@ from semel.core.commands import (
 from semel.core.drive import drive
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
-from semel.core.threads import Clock
 from semel.model import Busy, Claimed, Replay
 from semel.provision.shape import create_request, stamp_request
 from semel.stores.dynamodb import DynamoDBStore

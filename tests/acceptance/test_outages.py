@@ -10,8 +10,8 @@ from contextlib import closing
 import pytest
 
 import semel
+from semel.core.clock import Clock
 from semel.core.drive import leave
-from semel.core.threads import Clock
 from semel.testing import FaultProxy
 from semel.testing.conformance.harness import claimed
 from tests.amounts import ALL, amount

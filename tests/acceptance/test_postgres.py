@@ -23,6 +23,7 @@ from psycopg.rows import dict_row
 import semel
 from semel import errors
 from semel.apps.tables import SUPPORT_STATE
+from semel.core.clock import Clock, Waiter
 from semel.core.commands import (
     ABSENT,
     NOW,
@@ -47,7 +48,6 @@ from semel.core.commands import (
 from semel.core.drive import leave
 from semel.core.lifecycle import Status
 from semel.core.running import RENEWING
-from semel.core.threads import Clock, Waiter
 from semel.stores.postgres import PostgresStore, background, ddl, migrate, problems, schema, session
 from semel.stores.postgres.address import PostgresAddress, unreachable
 from semel.stores.postgres.session import blocking

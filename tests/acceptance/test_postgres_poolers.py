@@ -13,9 +13,9 @@ import pytest
 
 import semel
 from semel import errors
+from semel.core.clock import Waiter
 from semel.core.commands import Add, After, Applied, Get, Put, Transact, Watch
 from semel.core.lifecycle import Status
-from semel.core.threads import Waiter
 from semel.stores.postgres import PostgresStore, migrate
 from semel.stores.postgres.session import blocking
 from semel.testing.conformance import TABLES, THINGS

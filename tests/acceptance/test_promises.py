@@ -11,9 +11,9 @@ from contextlib import ExitStack, closing
 import pytest
 
 import semel
+from semel.core.clock import Clock
 from semel.core.commands import ABSENT, Add, After, Delete, Get, Put, Update
 from semel.core.drive import leave
-from semel.core.threads import Clock
 from semel.testing import FakeClock
 from semel.testing.conformance import THINGS
 from semel.testing.conformance.harness import claimed

@@ -15,11 +15,11 @@ from semel.apps.tables import ACTIVITIES, MESSAGES
 from semel.aws.environment import Credentials
 from semel.aws.errors import ServiceError
 from semel.aws.wire import Transport, Wire
+from semel.core.clock import Clock
 from semel.core.commands import After, Put, Query
 from semel.core.drive import drive
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
-from semel.core.threads import Clock
 from semel.errors import WrongEnvironment, WrongSchema
 from semel.provision import dynamodb, formats, shape
 from semel.provision.cost import NOW, Life, Workload, estimate

@@ -35,8 +35,8 @@ from semel.apps.support import app as support_app
 from semel.aws.environment import Credentials
 from semel.aws.sqs import Queue
 from semel.aws.wire import Wire
+from semel.core.clock import Clock
 from semel.core.keys import Key, prefix
-from semel.core.threads import Clock
 from semel.provision import dynamodb, formats
 from semel.stores.dynamodb.items import title
 from semel.tables import DOCUMENTS, Table

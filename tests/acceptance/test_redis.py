@@ -23,6 +23,7 @@ from redis.crc import key_slot
 
 import semel
 from semel import errors
+from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
     NOW,
@@ -46,7 +47,6 @@ from semel.core.commands import (
     Write,
 )
 from semel.core.drive import leave
-from semel.core.threads import Clock
 from semel.stores.redis import RedisStore, problems, provision
 from semel.stores.redis.connection import AsyncRedisPool, RedisPool, RedisRequest
 from semel.stores.redis.server import parse

@@ -12,9 +12,9 @@ import pytest
 
 import semel
 from semel import errors
+from semel.core.clock import ANSWER_SECONDS, timeout_of
 from semel.core.commands import ABSENT, After, Applied, Get, Put
 from semel.core.drive import leave
-from semel.core.threads import ANSWER_SECONDS, timeout_of
 from semel.tables import LEDGER
 from semel.testing import FaultProxy
 from tests.places import NETWORKED, open_place

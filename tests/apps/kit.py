@@ -36,7 +36,7 @@ from semel.apps.configuration import Configuration, store_of
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding
 from semel.apps.tables import ALCHEMISER, TABLES
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.provision import ProvisionTarget as Site
 from semel.provision import provision
 from semel.tables import OWN

@@ -21,7 +21,7 @@ from semel.apps.probe.orders import duration
 from semel.apps.tables import PROBE
 from semel.aws.environment import Credentials
 from semel.aws.wire import Wire
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.provision import dynamodb
 from semel.stores.dynamodb.items import title
 from semel.tables import OWN

@@ -15,7 +15,7 @@ from semel.apps.configuration import gather
 from semel.apps.ledgers import at
 from semel.apps.quill import Settings, from_environment, store_url
 from semel.aws.wire import Wire
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.doors.queues.messages import Verdict
 from semel.provision import ProvisionTarget as Site
 from semel.provision import provision

@@ -7,7 +7,7 @@ from semel.aws.environment import Credentials
 from semel.aws.errors import ServiceError
 from semel.aws.time import ServiceTime
 from semel.aws.wire import Transport, Wire, WireStep, WireSteps
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.provision.shape import create_request
 from semel.stores.dynamodb import DynamoDBStore
 from semel.stores.dynamodb.items import title

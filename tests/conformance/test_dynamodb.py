@@ -6,8 +6,8 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from semel.core.clock import Clock
 from semel.core.drive import Store
-from semel.core.threads import Clock
 from semel.stores.dynamodb import DynamoDBStore
 from semel.tables import LEDGER
 from semel.testing import StoreConformance

@@ -21,6 +21,7 @@ from semel.apps.tables import (
     SUPPORT_EVENTS,
     SUPPORT_STATE,
 )
+from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
     ANY,
@@ -44,7 +45,6 @@ from semel.core.drive import Store
 from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
 from semel.core.realm import Realm
-from semel.core.threads import Clock
 from semel.model import Busy, Claimed, Mismatch, Replay
 from semel.stores.dynamodb.items import ItemFormat, title
 from semel.tables import FOREVER, LEDGER, Table

@@ -2,7 +2,7 @@
 
 import pytest
 
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.stores.memory import MemoryStore
 from semel.testing import StoreConformance
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from semel.core.clock import Clock
 from semel.core.drive import Store
-from semel.core.threads import Clock
 from semel.stores.postgres import PostgresStore, migrate
 from semel.tables import OWN
 from semel.testing import StoreConformance

@@ -9,9 +9,9 @@ import pytest
 import redis
 from redis.cluster import RedisCluster
 
+from semel.core.clock import Clock
 from semel.core.commands import ABSENT, Batch, Put, Query, Refused, Transact
 from semel.core.drive import Store
-from semel.core.threads import Clock
 from semel.errors import UsageError
 from semel.stores.redis import RedisStore
 from semel.testing import FakeClock, StoreConformance

@@ -4,9 +4,9 @@ import sqlite3
 
 import pytest
 
+from semel.core.clock import Clock
 from semel.core.commands import Query
 from semel.core.drive import Store
-from semel.core.threads import Clock
 from semel.stores.sqlite import SQLiteStore
 from semel.stores.sqlite.commands import SQLiteWithin
 from semel.testing import StoreConformance

@@ -22,7 +22,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.dashboard import dashboard
 from semel.dashboard.sessions import Session, Sessions, UserTokens
 from semel.dashboard.visits import COOKIE

@@ -18,9 +18,9 @@ import pytest
 import semel
 from semel import errors
 from semel.apps.tables import ALCHEMISER
+from semel.core.clock import Clock
 from semel.core.events import Event, What
 from semel.core.runtime import _stock, random_token
-from semel.core.threads import Clock
 from semel.doors.aws_lambda import Lambda, from_environment
 from semel.doors.aws_lambda.records import queued
 from semel.doors.http import ANYONE, Idempotency

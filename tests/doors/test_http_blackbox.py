@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 import semel
+from semel.core.clock import Clock
 from semel.core.lifecycle import Status
-from semel.core.threads import Clock
 from semel.doors.http import ANYONE, Idempotency
 from semel.doors.wsgi import IdempotencyMiddleware
 from tests.amounts import amount

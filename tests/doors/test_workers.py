@@ -273,7 +273,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[tuple[semel
     kind = request.param
     if kind in STORES:
         place = open_place(STORES[kind], request, tmp_path)
-        with semel.Semel(place.open(semel.core.threads.Clock()), env=place.env, scope=uuid.uuid4().hex) as s:
+        with semel.Semel(place.open(semel.core.clock.Clock()), env=place.env, scope=uuid.uuid4().hex) as s:
             yield s, InboxBench(s)
         return
     with semel.connect("memory:") as s:

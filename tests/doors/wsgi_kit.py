@@ -11,9 +11,9 @@ import pytest
 
 import semel
 from semel.connect import open_store
+from semel.core.clock import Clock
 from semel.core.commands import Stored, Update
 from semel.core.events import What
-from semel.core.threads import Clock
 from semel.doors.http import Idempotency
 from semel.testing import FakeClock, Faulty
 

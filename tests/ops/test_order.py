@@ -15,9 +15,9 @@ import semel
 from semel import Status
 from semel import provision as provisioning
 from semel.cli.app import app
+from semel.core.clock import Clock
 from semel.core.commands import Get, Put, Query
 from semel.core.drive import run_sync
-from semel.core.threads import Clock
 from semel.errors import InvalidOption, NotProvisioned
 from semel.ops.model import Search
 from semel.ops.questions import BITE, EXAMINED

@@ -24,7 +24,7 @@ from signal import SIGTERM
 from typing import TypeAlias
 
 import semel
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 
 LEASH = Path(__file__).with_name("leash.py")
 HOST = "127.0.0.1"

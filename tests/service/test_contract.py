@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance, unsuppor
 from semel import errors
 from semel.apps.configuration import Configuration
 from semel.apps.probe.replies import ANSWERS
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.service import sample_data
 from semel.service.app import create_app
 from semel.service.openapi import OF_BODIES, OF_HEALTH, OF_HOOKS

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from semel.connect import Semel
+from semel.core.clock import Clock
 from semel.core.drive import drive
 from semel.core.events import digest
-from semel.core.threads import Clock
 from semel.doors.inbox import Message
 from semel.model import Claimed
 from semel.ops.model import Action

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from tests.standins.base import Reply, Request, StandIn, serve
 
 TENANT, CLIENT, SECRET = "11111111-tenant", "22222222-client", "a client secret"

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from tests.standins.base import Failure, Reply, Request, StandIn, serve
 
 # "You can perform up to 50 requests per 30 seconds"; beyond, 429 with Retry-After and the two headers below.

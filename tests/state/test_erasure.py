@@ -11,11 +11,11 @@ import semel
 from semel import FileOverflow
 from semel.apps.tables import QUILL
 from semel.connect import open_store
+from semel.core.clock import Clock
 from semel.core.codecs import Codec
 from semel.core.commands import Batch, Delete, Get, Put, Update
 from semel.core.ledger import new_record
 from semel.core.policy import ClaimTerms
-from semel.core.threads import Clock
 from semel.doors.inbox import Message, open_inbox
 from semel.errors import FailedBefore, ResultNotKept, TableMissing, UsageError
 from semel.model import MISSING, Busy, Failed, Happened, Mismatch, Replay

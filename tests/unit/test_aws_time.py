@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.aws.time import AGREEING, DRIFT, ServiceTime, parse_date
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.testing import FakeClock
 from tests.clocks import MachineClock
 

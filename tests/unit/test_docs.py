@@ -21,9 +21,9 @@ import semel
 from semel import errors, gate, periods, redact, state
 from semel.cli import app as cli
 from semel.core import codecs, commands, keys, lifecycle
+from semel.core.clock import Clock
 from semel.core.drive import Store
 from semel.core.policy import Options, policy_of
-from semel.core.threads import Clock
 from semel.gate import Gate
 from semel.state import counters, documents, erasure, journal, switches, transaction
 from semel.tables.powertools import POWERTOOLS

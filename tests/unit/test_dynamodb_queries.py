@@ -12,6 +12,7 @@ from semel import errors
 from semel.apps.tables import ACTIVITIES, MESSAGES, QUILL
 from semel.aws.errors import ServiceError
 from semel.aws.time import AGREEING, ServiceTime
+from semel.core.clock import Clock
 from semel.core.commands import (
     Found,
     Get,
@@ -19,7 +20,6 @@ from semel.core.commands import (
     Time,
     cursor,
 )
-from semel.core.threads import Clock
 from semel.stores.dynamodb import DynamoDBStore
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER, Index, Kind, Table
 from semel.tables.mapping import Column, Form, TableMapping, mapped

@@ -10,6 +10,7 @@ import pytest
 from semel import errors
 from semel.apps.tables import ACTIVITIES, MESSAGES, PROBE, QUILL
 from semel.aws.errors import ServiceError
+from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
     ANY,
@@ -29,7 +30,6 @@ from semel.core.commands import (
 )
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
-from semel.core.threads import Clock
 from semel.stores.dynamodb import DynamoDBStore, steps
 from semel.stores.dynamodb.address import parse
 from semel.stores.dynamodb.items import SCHEMA, title

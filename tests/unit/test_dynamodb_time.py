@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.aws.time import AGREEING, ServiceTime
+from semel.core.clock import Clock
 from semel.core.commands import NOW, After
-from semel.core.threads import Clock
 from semel.stores.dynamodb.items import ClockReading, ItemFormat
 from semel.stores.dynamodb.service import Timekeeper
 from semel.tables import LEDGER

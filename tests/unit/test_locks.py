@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from semel.core.threads import BackgroundThread, FairSemaphore, SignalSafeEvent, SignalSafeLock, Waiter
+from semel.core.clock import BackgroundThread, FairSemaphore, SignalSafeEvent, SignalSafeLock, Waiter
 from semel.stores.workers import WorkerThreads
 from tests.interrupts import Interrupt, Interrupted
 from tests.servers.running import until

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from semel import errors
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.stores.postgres import PostgresStore, ddl
 from semel.stores.postgres.address import MEANINGS, PostgresAddress, translated, unreachable
 from semel.stores.postgres.interpreter import RoundTrip, TransactionConflict

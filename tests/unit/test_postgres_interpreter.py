@@ -3,6 +3,7 @@
 import pytest
 
 from semel import errors
+from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
     Applied,
@@ -19,7 +20,6 @@ from semel.core.commands import (
     Update,
     Watch,
 )
-from semel.core.threads import Clock
 from semel.stores.postgres.address import PostgresAddress, translated
 from semel.stores.postgres.interpreter import (
     BEGIN,

@@ -9,6 +9,7 @@ from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as Broken
 
 from semel import errors
+from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
     Applied,
@@ -24,7 +25,6 @@ from semel.core.commands import (
     Time,
     Transact,
 )
-from semel.core.threads import Clock
 from semel.stores.redis.connection import Router
 from semel.stores.redis.interpreter import WRITES_PER_CALL, Interpreter
 from semel.stores.redis.server import ErrorReply, Node, code, lost, parse, refusal, unreachable

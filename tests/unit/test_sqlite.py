@@ -23,6 +23,7 @@ import semel
 from semel import Replay, Semel, errors
 from semel.apps.tables import TABLES as SEEDS
 from semel.core import runtime
+from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
     ANY,
@@ -45,7 +46,6 @@ from semel.core.commands import (
 )
 from semel.core.commands import Time as TellTime
 from semel.core.lifecycle import Status
-from semel.core.threads import Clock
 from semel.stores.memory import MemoryStore
 from semel.stores.sqlite import SQLiteStore, writer
 from semel.stores.sqlite.file import SQLiteConnection, SQLiteFile

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 import semel
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.errors import StoreError
 from semel.stores.sqlite import SQLiteStore
 from semel.stores.sqlite import file as file_times

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
+from semel.core.clock import Clock
 from semel.core.commands import Found
-from semel.core.threads import Clock
 from semel.stores.waiting import KeyWatchers
 
 

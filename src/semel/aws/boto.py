@@ -18,9 +18,9 @@ from semel.aws.environment import Credentials, ServiceEndpoint
 from semel.aws.errors import ErrorKind, NoResponse, RetryPolicy, RetryState, ServiceError, kind
 from semel.aws.time import ServiceTime
 from semel.aws.wire import MOTO, Transport, WireRequest, WireStep, WireSteps
+from semel.core.clock import Clock, SignalSafeEvent
 from semel.core.commands import Pause
 from semel.core.runtime import require
-from semel.core.threads import Clock, SignalSafeEvent
 from semel.errors import InvalidOption, StoreClosed
 
 # Errors of botocore before the request was sent. Other errors of a connection may come after that.

@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from semel.core.clock import SignalSafeLock, start_thread
 from semel.core.runtime import FORKING, Concealed, masked, require
-from semel.core.threads import SignalSafeLock, start_thread
 from semel.errors import InvalidOption, MissingExtra, StoreUnavailable
 
 # Regions and endpoints

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.errors import StoreError, StoreOutcomeUnknown, StoreThrottled, StoreUnavailable
 
 

@@ -18,10 +18,7 @@ import msgspec
 from semel.aws.environment import Proxy, ServiceEndpoint, find_proxy, tls
 from semel.aws.errors import ErrorKind, NoResponse
 from semel.aws.http1 import CLOSED, HttpResponse, MalformedResponse, Reader
-from semel.core.commands import Pause
-from semel.core.running import RENEWING
-from semel.core.runtime import FORKING
-from semel.core.threads import (
+from semel.core.clock import (
     ANSWER_SECONDS,
     FairSemaphore,
     PerLoop,
@@ -30,6 +27,9 @@ from semel.core.threads import (
     close_after_loop,
     read_poller,
 )
+from semel.core.commands import Pause
+from semel.core.running import RENEWING
+from semel.core.runtime import FORKING
 from semel.errors import StoreClosed
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from semel.aws.errors import RetryPolicy, ServiceError, object_error
 from semel.aws.http1 import HttpResponse
 from semel.aws.pool import ConnectionLimits
 from semel.aws.wire import AwsSession
+from semel.core.clock import Clock
 from semel.core.drive import run_sync
-from semel.core.threads import Clock
 from semel.errors import InvalidOption, UsageError
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import msgspec
 
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 
 # A Date is cut to the second, so the server's clock is up to this much further on.
 RESOLUTION = 1.0

@@ -39,9 +39,9 @@ from semel.aws.errors import (
 from semel.aws.http1 import HttpResponse
 from semel.aws.pool import ConnectionLimits, HttpPool
 from semel.aws.time import ServiceTime
+from semel.core.clock import Clock
 from semel.core.commands import Pause
 from semel.core.drive import run_async, run_sync
-from semel.core.threads import Clock
 from semel.errors import InvalidOption, UsageError
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from semel.cli.common import (
     print_json,
 )
 from semel.cli.provision import tables_wanted
+from semel.core.clock import Clock
 from semel.core.commands import Found, Get, read
 from semel.core.drive import drive
-from semel.core.threads import Clock
 from semel.model import PROVISION, Problem
 from semel.provision import SCHEMES, ProvisionTarget, problems
 from semel.service.settings import settings

@@ -24,8 +24,8 @@ from semel.cli.common import (
     configuration_for,
     print_json,
 )
+from semel.core.clock import Clock
 from semel.core.runtime import require
-from semel.core.threads import Clock
 from semel.model import Problem
 from semel.provision import ProvisionTarget, problems
 from semel.provision import provision as create

@@ -14,7 +14,7 @@ from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, connected, on_a_store
 from semel.cli.elsewhere import place_of
 from semel.cli.look import pages, stuck_since, who_and_what
-from semel.core.threads import SignalSafeEvent
+from semel.core.clock import SignalSafeEvent
 from semel.ops.model import Search
 from semel.state.journal import Entry
 

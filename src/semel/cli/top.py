@@ -14,8 +14,8 @@ from semel import errors
 from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, connected, number, on_a_store, print_json
 from semel.cli.elsewhere import place_of
+from semel.core.clock import SignalSafeEvent
 from semel.core.events import What
-from semel.core.threads import SignalSafeEvent
 from semel.ops.rates import BEGINS, DUPLICATES, EDGES, MINUTE, Rates, together
 
 # So many of the keys that are asked for again most often are shown.

@@ -21,14 +21,7 @@ from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, 
 import msgspec
 
 from semel.core.functions import annotations_of
-from semel.errors import (
-    InvalidOption,
-    ResultNotKept,
-    ResultUnreadable,
-    UsageError,
-    fails_again,
-    words_of,
-)
+from semel.errors import InvalidOption, ResultNotKept, ResultUnreadable, UsageError, fails_again, words_of
 
 T = TypeVar("T")
 
@@ -111,7 +104,7 @@ class Overflow(Protocol):
 
 
 class Encryption:
-    """AES-GCM for what a ledger keeps: the active key encrypts, and every key named decrypts.
+    """AES-GCM for what a ledger stores: the active key encrypts, and every key decrypts.
 
     To rotate, add a key, make it the active one, and drop the old one when what it encrypted has expired.
     """
@@ -155,9 +148,8 @@ class Encryption:
             from hmac import digest
 
             # With its length first, so that what is bound and what is sealed cannot run into each other.
-            nonce = digest(self._nonce_key, len(bound_to).to_bytes(4) + bound_to + data, "sha256")[
-                :NONCE_BYTES
-            ]
+            both = len(bound_to).to_bytes(4) + bound_to + data
+            nonce = digest(self._nonce_key, both, "sha256")[:NONCE_BYTES]
         else:
             nonce = os.urandom(NONCE_BYTES)
         sealed: bytes = self._ciphers[self.active].encrypt(nonce, data, bound_to)
@@ -354,11 +346,7 @@ def _enc_hook(value: Any) -> Any:
 
 
 # Of their subclasses, such as numpy's float64, what comes back is equal to them.
-_PLAIN_TYPES: Final[dict[type, Callable[[Any], Any]]] = {
-    str: str.__str__,
-    int: int.__int__,
-    float: float.__float__,
-}
+_PLAIN_TYPES: Final[dict[type, Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
 _encode: Final = msgspec.json.Encoder(enc_hook=_enc_hook).encode
 
 

@@ -8,6 +8,7 @@ where a store asks its server, `run_sync` and `run_async` do the same for steps 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
+from semel.core.clock import Clock, SignalSafeEvent, running_loop
 from semel.core.commands import (
     SETTLED,
     Call,
@@ -22,7 +23,6 @@ from semel.core.commands import (
     Watch,
     check_reply,
 )
-from semel.core.threads import Clock, SignalSafeEvent, running_loop
 from semel.errors import StoreError, UsageError
 from semel.model import ScanCost, TableSize
 from semel.tables import Table

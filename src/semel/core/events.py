@@ -79,12 +79,12 @@ _READ = 4
 class Events:
     """Hands each event to the listeners that were added."""
 
-    def __init__(self) -> None:
+    def __init__(self, scrub: Callable[[str], str] | None = None) -> None:
         self.listeners: list[Listener] = []
         """Called with each event; without any, an event need not be made."""
         self.name = self.door = self.scope = ""
         """What these events say of themselves; see `Event`."""
-        self.scrub: Callable[[str], str] | None = None
+        self.scrub = scrub
         """Takes what is personal out of a text that people will read."""
         self.shows_keys = False
         """Whether events have keys beside their digests."""
@@ -96,8 +96,19 @@ class Events:
         if listener not in self.listeners:
             self.listeners.append(listener)
 
-    def about(self, **names: str) -> "Events":
-        """Return events with another `name`, `door` or `scope`, which go to the same listeners."""
+    def through(self, door: str) -> "Events":
+        """Return events that go to these listeners, and name the door that a message came through."""
+        return self._like(door=door)
+
+    def about(self, name: str) -> "Events":
+        """Return events that go to these listeners, and name the function that they are about."""
+        return self._like(name=name)
+
+    def within(self, scope: str) -> "Events":
+        """Return events that go to these listeners, and name the tenant whose ledger they are about."""
+        return self._like(scope=scope)
+
+    def _like(self, **names: str) -> "Events":
         other = object.__new__(Events)
         other.__dict__.update(self.__dict__, **names)
         return other

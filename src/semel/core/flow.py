@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from semel import errors, model
+from semel.core.clock import Clock
 from semel.core.codecs import ANYTHING, PLAIN, Decoder
 from semel.core.commands import After, Call, Raised, Returned, Steps, Update, write
 from semel.core.drive import ErrorListener, Glancing, Store, adrive, drive
@@ -23,13 +24,12 @@ from semel.core.lifecycle import Status
 from semel.core.policy import INFINITE, Policy
 from semel.core.running import CURRENT, Run, refuse_reentry, step_of_another_attempt, subject_of_step
 from semel.core.runtime import Concealed
-from semel.core.threads import Clock
 from semel.model import MISSING, RECORD_VERSION, Busy, Claimed, Failure, Outcome
 from semel.tables import LEDGER
 
 if TYPE_CHECKING:
+    from semel.core.clock import SignalSafeEvent
     from semel.core.heartbeat import Heartbeats
-    from semel.core.threads import SignalSafeEvent
 
 
 class Skipped(msgspec.Struct, frozen=True):

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from semel import errors
+from semel.core.clock import BackgroundThread, Clock, PerLoop, SignalSafeLock, start_thread
 from semel.core.commands import Steps
 from semel.core.drive import ErrorListener, Store, adrive, drive
 from semel.core.events import What
 from semel.core.ledger import LedgerSteps
 from semel.core.running import RENEWALS_PER_LEASE, RENEWING, RETRIES_PER_LEASE, Run
 from semel.core.runtime import FORKING
-from semel.core.threads import BackgroundThread, Clock, PerLoop, SignalSafeLock, start_thread
 
 if TYPE_CHECKING:
     import asyncio
@@ -71,9 +71,9 @@ Unfinished: TypeAlias = tuple[Steps[None], ErrorListener]
 class Heartbeats:
     """The threads that renew the leases of sync work, and the timers of async work.
 
-    Work that ends before its first renewal is due costs an addition to a dictionary and a removal: the
-    scheduler is not woken for it, as it never sleeps longer than the shortest interval it was asked for. No
-    signal reaches these threads, so they also finish what an interrupted call has left.
+    Work that ends before its first renewal costs a dictionary an addition and a removal: the scheduler never
+    sleeps longer than the shortest interval, so nothing wakes it. No signal reaches these threads, so they
+    also finish what an interrupted call has left.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:

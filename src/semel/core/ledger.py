@@ -228,7 +228,7 @@ class LedgerSteps:
 
     def about(self, name: str) -> Self:
         """These rules, whose events name the function that they are about."""
-        rules, events = object.__new__(type(self)), self.events.about(name=name)
+        rules, events = object.__new__(type(self)), self.events.about(name)
         realm = msgspec.structs.replace(self.realm, events=events)
         rules.__dict__ |= self.__dict__ | {"realm": realm, "events": events, "_task": events.task}
         return rules

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from semel import errors
+from semel.core.clock import Clock
 from semel.core.codecs import check_details
 from semel.core.keys import is_step_of, step_of
-from semel.core.threads import Clock
 from semel.model import MISSING, Claimed
 
 # A third leaves room for two more tries when one renewal is lost.

@@ -1,6 +1,6 @@
 """The process that semel runs in: forks, random tokens, the worker's name, secrets, optional packages.
 
-Rules import this module, and rules do no I/O: so threads, event loops and the clock are in `threads.py`.
+Rules import this module, and rules do no I/O: so threads, event loops and the clock are in `clock.py`.
 """
 
 import os

@@ -8,8 +8,8 @@ from base64 import b64decode, b64encode
 from collections import OrderedDict
 from typing import Final
 
+from semel.core.clock import Clock
 from semel.core.runtime import Concealed
-from semel.core.threads import Clock
 from semel.errors import InvalidOption
 
 # 16 MB and about 50 ms for each try: little for who signs in, and much for who guesses.

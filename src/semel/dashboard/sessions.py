@@ -13,8 +13,8 @@ from typing import Final, Literal, TypeAlias, get_args
 import msgspec
 
 from semel.connect import Semel
+from semel.core.clock import Clock
 from semel.core.runtime import Concealed
-from semel.core.threads import Clock
 from semel.dashboard.passwords import PasswordHash, hash_password
 from semel.errors import InvalidOption
 from semel.ops.scopes import ACT, ROLES, TURN

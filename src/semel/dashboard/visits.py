@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from semel import errors
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.dashboard.passwords import PasswordThrottle
 from semel.dashboard.rendering import templates
 from semel.dashboard.sessions import LIFETIME, LOCAL, EndedSessions, Session, Sessions, User

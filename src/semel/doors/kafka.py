@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, U
 
 from semel import errors
 from semel.connect import Semel
+from semel.core.clock import Clock
 from semel.core.events import What
 from semel.core.keys import own_key, step_of
 from semel.core.policy import DAY, Options, seconds
 from semel.core.runtime import require
-from semel.core.threads import Clock
 from semel.doors.queues.backoff import doubling
 from semel.doors.queues.lanes import LaneScheduler
 from semel.doors.queues.messages import DeliveryResult, Handler, Verdict

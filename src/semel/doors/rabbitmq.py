@@ -14,10 +14,10 @@ import msgspec
 
 from semel import errors
 from semel.connect import Semel
+from semel.core.clock import Clock
 from semel.core.events import Events, What
 from semel.core.policy import Options
 from semel.core.runtime import require
-from semel.core.threads import Clock
 from semel.doors.queues.backoff import LONGEST_HOLD, broker_backoff, default_backoff
 from semel.doors.queues.consuming import Broker, Consuming, QueueConsumer
 from semel.doors.queues.dispatcher import (

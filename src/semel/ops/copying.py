@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
     Applied,
@@ -26,7 +27,6 @@ from semel.core.keys import prefix
 from semel.core.lifecycle import Status
 from semel.core.policy import DAY
 from semel.core.realm import Realm
-from semel.core.threads import Clock
 from semel.errors import UsageError
 from semel.model import ProgressCallback
 from semel.ops.transfer import (

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from semel.core.clock import BackgroundThread, Clock, SignalSafeLock
 from semel.core.commands import After, Page, Put, Query, Steps
 from semel.core.drive import ErrorListener, Store, drive
 from semel.core.events import Event, What
@@ -20,7 +21,6 @@ from semel.core.keys import prefix
 from semel.core.policy import DAY
 from semel.core.realm import Moment, moment_of
 from semel.core.runtime import FORKING, process_name, random_token
-from semel.core.threads import BackgroundThread, Clock, SignalSafeLock
 from semel.errors import InvalidOption, StoreError
 from semel.tables import JOURNAL
 

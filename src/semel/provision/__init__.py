@@ -16,8 +16,8 @@ import msgspec
 
 from semel import errors
 from semel.connect import open_store
+from semel.core.clock import Clock
 from semel.core.runtime import masked, require
-from semel.core.threads import Clock
 from semel.model import PROVISION, Problem
 from semel.provision import dynamodb
 from semel.provision.dynamodb import Say

@@ -13,7 +13,7 @@ import msgspec
 from semel import errors
 from semel.aws.errors import ServiceError
 from semel.aws.wire import Transport
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.model import PROVISION, Problem
 from semel.provision import shape
 from semel.provision.shape import TableRequest

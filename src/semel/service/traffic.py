@@ -14,8 +14,8 @@ import httpx
 
 from semel import errors
 from semel.apps.configuration import Configuration
+from semel.core.clock import Clock
 from semel.core.events import Event, What, digest
-from semel.core.threads import Clock
 from semel.service import sample_data
 from semel.service.runtime import Runtime
 from semel.service.settings import ServiceSection

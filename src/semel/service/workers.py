@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from semel import errors
 from semel.apps.application import worker_options
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.service.runtime import MountedApp, Runtime
 
 logger: Final = logging.getLogger("semel.service")

@@ -13,13 +13,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from semel import errors
+from semel.core.clock import SignalSafeLock
 from semel.core.commands import ABSENT, After, Bound, Get, Item, Page, Put, Query, Steps, Write, read
 from semel.core.keys import Key, check
 from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, TimedPlan, unrefusable
 from semel.core.policy import DAY, Seconds, check_limit, seconds
 from semel.core.realm import Moment, Realm, copied, moment_of, plain
 from semel.core.runtime import FORKING
-from semel.core.threads import SignalSafeLock
 from semel.tables import JOURNAL, Table
 
 # Long enough to find out what happened and why; the seed's audit keeps as long.

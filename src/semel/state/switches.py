@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from semel.core.clock import BackgroundThread, Clock, SignalSafeLock
 from semel.core.drive import Store, drive
 from semel.core.keys import check
 from semel.core.parts import Part, PartPlan, part_of
 from semel.core.policy import DAY
 from semel.core.realm import Realm
 from semel.core.runtime import FORKING, LONGEST_NAME
-from semel.core.threads import BackgroundThread, Clock, SignalSafeLock
 from semel.errors import InvalidOption, RecordCorrupt, StoreClosed, StoreError
 from semel.state.documents import Document, DocumentSteps
 from semel.tables import DOCUMENTS

@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from semel.core import commands
+from semel.core.clock import Clock, SignalSafeLock
 from semel.core.commands import Applied, Found, Item, Refused, Sort, Write, alive, allowed, outcome
 from semel.core.drive import Glance
 from semel.core.runtime import masked
-from semel.core.threads import Clock, SignalSafeLock
 from semel.errors import InvalidOption, StoreClosed, WriteUnderWay
 from semel.model import TableSize
 from semel.stores.shared import place_named

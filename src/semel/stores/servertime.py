@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from semel.core.clock import Clock
 from semel.core.commands import Found, Many
-from semel.core.threads import Clock
 
 # So long two clocks drift apart by less than an answer is late.
 FRESH_SECONDS = 60.0

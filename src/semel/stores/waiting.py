@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from semel.core.clock import Clock, SignalSafeEvent, SignalSafeLock
 from semel.core.commands import Found
-from semel.core.threads import Clock, SignalSafeEvent, SignalSafeLock
 
 if TYPE_CHECKING:
     import asyncio

@@ -11,7 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from semel.core.threads import join_thread, start_thread
+from semel.core.clock import join_thread, start_thread
 from semel.errors import StoreUnavailable
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from semel.core.clock import Clock, SignalSafeLock
 from semel.core.events import Event, What
-from semel.core.threads import Clock, SignalSafeLock
 from semel.errors import InvalidOption
 from semel.telemetry.words import metric
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from semel.core.threads import Awaited, Clock
+from semel.core.clock import Awaited, Clock
 
 if TYPE_CHECKING:
     import asyncio

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self, TypeAlias
 from urllib.parse import urlsplit
 
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.errors import UsageError
 
 Match: TypeAlias = bytes | Callable[[bytes], bool]

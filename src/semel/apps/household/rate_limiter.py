@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from typing import Final
 
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 
 # How many, in how many seconds.
 IN_A_CHAT: Final = (1, 1.0)

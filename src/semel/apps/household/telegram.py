@@ -13,7 +13,7 @@ import httpx
 from semel.apps.client import RemoteClient, RequestRefused, Unavailable, retry_after_header
 from semel.apps.household.rate_limiter import TelegramRateLimiter, TooFast
 from semel.apps.household.settings import Settings
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 
 # After these nothing was sent, for certain.
 NOT_SENT: Final = (RequestRefused, Unavailable, TooFast)

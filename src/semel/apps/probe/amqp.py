@@ -9,7 +9,7 @@ from typing import Any
 
 from semel.apps.probe.orders import OrderFailed, ProbeJob, ProbeReport, ReportedMessage, fitting
 from semel.apps.probe.settings import Settings
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.doors.amqp1 import AddressRefused, BrokerError, BrokerUnavailable, Producer, SendOutcomeUnknown
 from semel.doors.amqp1.connection import CLOSE_SECONDS, BrokerConnection, ConnectionLoop, reason_of
 from semel.doors.amqp1.endpoint import endpoint_of

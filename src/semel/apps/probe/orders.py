@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from semel.apps.probe.settings import Settings
+from semel.core.clock import Clock
 from semel.core.running import Run, current_run
-from semel.core.threads import Clock
 
 ProbeReport: TypeAlias = dict[str, Any]
 

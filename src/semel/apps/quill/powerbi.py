@@ -17,9 +17,9 @@ from semel.apps.quill.rate_limiter import AdmittedRequest, Rate, RateLimiter, Re
 from semel.apps.quill.schema import DEFAULT, Fact, FactRow, StarSchema, dimensions
 from semel.apps.quill.settings import Settings
 from semel.connect import Semel
+from semel.core.clock import Clock
 from semel.core.keys import Key
 from semel.core.policy import DAY
-from semel.core.threads import Clock
 from semel.errors import Later
 from semel.model import Busy, Claimed, Unknown
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
+from semel.core.clock import Clock
 from semel.core.runtime import require
-from semel.core.threads import Clock
 from semel.doors.amqp1.endpoint import BrokerEndpoint
 from semel.errors import BrokerUnavailable
 

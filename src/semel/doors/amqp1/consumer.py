@@ -9,9 +9,9 @@ from uuid import UUID
 
 from semel import errors
 from semel.connect import Semel
+from semel.core.clock import Clock
 from semel.core.keys import own_key
 from semel.core.policy import Options
-from semel.core.threads import Clock
 from semel.doors.amqp1.endpoint import endpoint_of
 from semel.doors.amqp1.receiver import AmqpReceiver
 from semel.doors.queues.backoff import LONGEST_HOLD, broker_backoff, default_backoff

@@ -12,8 +12,8 @@ from typing import Any, Self
 import msgspec
 
 from semel import errors
+from semel.core.clock import Clock, SignalSafeLock
 from semel.core.runtime import require
-from semel.core.threads import Clock, SignalSafeLock
 from semel.doors.amqp1.connection import CLOSE_SECONDS, BrokerConnection, ConnectionLoop, reason_of
 from semel.doors.amqp1.endpoint import endpoint_of
 from semel.errors import (

@@ -4,9 +4,9 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Self
 
+from semel.core.clock import Clock
 from semel.core.events import Events, What
 from semel.core.runtime import require
-from semel.core.threads import Clock
 from semel.doors.amqp1.connection import CLOSE_SECONDS, BrokerConnection, ConnectionLoop, reason_of
 from semel.doors.amqp1.endpoint import BrokerEndpoint
 from semel.doors.queues.consuming import Broker

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Unpack, cast
 
 from semel import errors
 from semel.connect import Semel
+from semel.core.clock import SignalSafeLock
 from semel.core.events import Event as Happened
 from semel.core.functions import check_function
 from semel.core.policy import Options, Seconds, policy_of, seconds
-from semel.core.threads import SignalSafeLock
 from semel.doors.aws_lambda import records
 from semel.doors.aws_lambda.attempts import Attempts, LambdaEvent
 from semel.doors.aws_lambda.environment import forget_at_restore

@@ -14,9 +14,9 @@ from typing import Any, Final, Unpack
 
 from semel import errors
 from semel.connect import Semel
+from semel.core.clock import Clock
 from semel.core.policy import Options
 from semel.core.runtime import require
-from semel.core.threads import Clock
 from semel.doors.pubsub.message import Message, by_message_id, remembered
 from semel.doors.queues.backoff import broker_backoff, doubling
 from semel.doors.queues.consuming import Broker, Consuming, QueueConsumer

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 from urllib.request import urlopen
 
+from semel.core.clock import Clock
 from semel.core.runtime import require
-from semel.core.threads import Clock
 from semel.doors.webhooks.reading import Headers, values
 from semel.errors import BadSignature, InvalidOption
 

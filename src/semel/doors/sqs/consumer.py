@@ -8,8 +8,8 @@ from typing import Any, Unpack
 from semel import errors
 from semel.aws.sqs import BATCH, LONGEST_POLL, Queue
 from semel.connect import Semel
+from semel.core.clock import Clock
 from semel.core.policy import Options, seconds
-from semel.core.threads import Clock
 from semel.doors.queues.consuming import Consuming, QueueConsumer
 from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings
 from semel.doors.queues.messages import Handler

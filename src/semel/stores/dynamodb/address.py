@@ -6,8 +6,8 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import msgspec
 
+from semel.core.clock import ANSWER_SECONDS, timeout_of
 from semel.core.runtime import masked
-from semel.core.threads import ANSWER_SECONDS, timeout_of
 from semel.errors import InvalidOption
 from semel.stores.dynamodb.items import is_title
 from semel.stores.dynamodb.steps import ReadFirst

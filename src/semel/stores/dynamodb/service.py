@@ -11,7 +11,7 @@ import msgspec
 from semel import errors
 from semel.aws.errors import DENIED, ServiceError
 from semel.aws.time import ServiceTime
-from semel.core.threads import Clock
+from semel.core.clock import Clock
 from semel.model import ScanCost, TableSize
 from semel.stores.dynamodb.items import ClockReading
 from semel.tables import OWN, Table

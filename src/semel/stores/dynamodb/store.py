@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from semel.aws.time import ENOUGH
 from semel.aws.wire import Transport, WireSteps
+from semel.core.clock import Clock, PerLoop, SignalSafeLock
 from semel.core.commands import Batch, Many, Stored, Time, Watch
 from semel.core.drive import run_async, run_sync
 from semel.core.runtime import FORKING
-from semel.core.threads import Clock, PerLoop, SignalSafeLock
 from semel.errors import NotPermitted, StoreClosed, TableMissing
 from semel.model import ScanCost, TableSize
 from semel.stores.dynamodb.address import DynamoAddress, parse

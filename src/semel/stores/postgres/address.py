@@ -12,8 +12,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from semel import errors
+from semel.core.clock import ANSWER_SECONDS, timeout_of
 from semel.core.runtime import Concealed
-from semel.core.threads import ANSWER_SECONDS, timeout_of
 from semel.errors import InvalidOption
 from semel.stores.postgres.interpreter import ConditionFailed, RoundTrip, TransactionConflict
 from semel.stores.sql import PREFIX

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from semel.core.clock import BackgroundThread, SignalSafeLock
 from semel.core.commands import Sort
-from semel.core.threads import BackgroundThread, SignalSafeLock
 from semel.errors import SemelError
 from semel.stores.postgres.address import DRIVER_ERRORS, PostgresAddress
 from semel.stores.postgres.session import SyncSession, blocking

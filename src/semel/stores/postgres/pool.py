@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from semel.core.clock import Clock, FairSemaphore, SignalSafeEvent, Waiter
 from semel.core.running import RENEWING
-from semel.core.threads import Clock, FairSemaphore, SignalSafeEvent, Waiter
 from semel.errors import StoreClosed, StoreThrottled, StoreUnavailable
 from semel.stores.postgres.address import DRIVER_ERRORS, PostgresAddress, broken, translated
 from semel.stores.postgres.interpreter import ConditionFailed, RoundTrip, RoundTrips, TransactionConflict

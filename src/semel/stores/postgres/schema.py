@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeVar
 import psycopg
 
 from semel import errors
+from semel.core.clock import Clock
 from semel.core.commands import Query
 from semel.core.drive import run_sync
-from semel.core.threads import Clock
 from semel.model import PROVISION, Problem
 from semel.stores.postgres.address import PostgresAddress, translating
 from semel.stores.postgres.interpreter import RoundTrip, RoundTrips

@@ -28,8 +28,8 @@ from psycopg.errors import (
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.rows import tuple_row
 
+from semel.core.clock import read_poller
 from semel.core.drive import run_async
-from semel.core.threads import read_poller
 from semel.stores.postgres.address import DRIVER_ERRORS, AnswerTimeout, PostgresAddress, unreachable
 from semel.stores.postgres.statements import QUERIES, PostgresRows, PostgresStatement
 

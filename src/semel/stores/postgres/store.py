@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from semel.core.clock import Clock, PerLoop, Waiter
 from semel.core.commands import Applied, Batch, Found, Many, Stored, Time, Transact, Watch
 from semel.core.drive import run_async, run_sync
 from semel.core.runtime import FORKING
-from semel.core.threads import Clock, PerLoop, Waiter
 from semel.errors import StoreClosed, StoreUnavailable, UsageError
 from semel.model import TableSize
 from semel.stores.postgres.address import STANDBY, PostgresAddress, translating

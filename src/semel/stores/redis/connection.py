@@ -24,8 +24,8 @@ import redis
 import redis.asyncio
 from redis.crc import key_slot
 
+from semel.core.clock import close_after_loop, read_poller
 from semel.core.running import RENEWING
-from semel.core.threads import close_after_loop, read_poller
 from semel.errors import SemelError, StoreClosed, StoreOutcomeUnknown, StoreUnavailable
 from semel.stores.redis.server import (
     BrokenConnection,

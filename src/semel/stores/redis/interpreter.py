@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from semel.core.clock import Clock
 from semel.core.commands import (
     Add,
     Applied,
@@ -30,7 +31,6 @@ from semel.core.commands import (
     alive,
     cursor,
 )
-from semel.core.threads import Clock
 from semel.errors import SchemaTooNew, UsageError, WrongEnvironment, WrongSchema
 from semel.model import ScanCost, TableSize
 from semel.stores.redis.connection import (

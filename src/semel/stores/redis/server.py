@@ -9,8 +9,8 @@ from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import TimeoutError as DriverTimeout
 
 from semel import errors
+from semel.core.clock import ANSWER_SECONDS
 from semel.core.runtime import Concealed
-from semel.core.threads import ANSWER_SECONDS
 from semel.errors import InvalidOption
 
 # The URL

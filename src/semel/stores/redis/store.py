@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from semel.core.clock import BackgroundThread, Clock, PerLoop, SignalSafeLock
 from semel.core.commands import Found, Get, Stored, Time, Watch
 from semel.core.drive import run_async, run_sync
 from semel.core.runtime import FORKING
-from semel.core.threads import BackgroundThread, Clock, PerLoop, SignalSafeLock
 from semel.errors import NotPermitted, SemelError, StoreClosed, StoreError, UsageError, WrongSchema
 from semel.model import PROVISION, Problem, ScanCost, TableSize
 from semel.stores.redis.connection import (

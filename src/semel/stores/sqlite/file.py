@@ -24,9 +24,9 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from semel import errors
+from semel.core.clock import ANSWER_SECONDS, Clock, SignalSafeLock, timeout_of
 from semel.core.commands import Query
 from semel.core.runtime import masked
-from semel.core.threads import ANSWER_SECONDS, Clock, SignalSafeLock, timeout_of
 from semel.stores.sql import quoted
 from semel.stores.sqlite.statements import Row, SQLitePlan, queries
 from semel.tables import optional_index

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semel.core import commands
+from semel.core.clock import Clock
 from semel.core.commands import ANY, Found, Get, Page, Put, Query, Refused, Stored, Time, Watch, allowed
 from semel.core.drive import Glance
 from semel.core.runtime import FORKING, PAUSING
-from semel.core.threads import Clock
 from semel.errors import StoreClosed, TableMissing, UsageError
 from semel.model import COUNTED, TableSize
 from semel.stores.shared import place_named, tables_of

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semel import errors
+from semel.core.clock import PATROL_SECONDS, SignalSafeEvent, wake
 from semel.core.commands import Refused, allowed
-from semel.core.threads import PATROL_SECONDS, SignalSafeEvent, wake
 from semel.stores.shared import wake as wake_waiters
 from semel.stores.sqlite.commands import REAP_BATCH, WRITES, SQLiteCommands
 from semel.stores.sqlite.file import DOUBTFUL, NOT_COMMITTED, SQLiteFile, code_of, translated

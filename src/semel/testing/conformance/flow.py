@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from semel import errors
+from semel.core.clock import SignalSafeEvent
 from semel.core.codecs import decoder_for
 from semel.core.commands import TRIES, Raised, Returned, Steps
 from semel.core.flow import Flow, FlowContext
 from semel.core.heartbeat import Heartbeats
 from semel.core.policy import policy_of
-from semel.core.threads import SignalSafeEvent
 from semel.model import Happened, NotHappened
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import AGES, Harness, Runner, RunnerLedger, claimed

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from semel.core.clock import Clock
 from semel.core.commands import Applied, Command, Found, Get, Item, Put, Sort, Steps, Stored, read
 from semel.core.drive import Store, adrive, drive, leave
 from semel.core.facades import Ledger
@@ -17,7 +18,6 @@ from semel.core.flow import Work
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
 from semel.core.running import Run
-from semel.core.threads import Clock
 from semel.model import Claimed, Failed, Failure, Listing, Outcome, Record, Replay
 from semel.tables import LEDGER, Index, Kind, Table
 from semel.testing.clock import FakeClock

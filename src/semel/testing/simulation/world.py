@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from semel import errors
+from semel.core.clock import SignalSafeEvent
 from semel.core.codecs import decoder_for
 from semel.core.commands import Raised, Returned, Steps
 from semel.core.flow import Flow, FlowContext
 from semel.core.heartbeat import Heartbeats
 from semel.core.policy import Policy
-from semel.core.threads import SignalSafeEvent
 from semel.model import MISSING, Abandoned, Happened, NotHappened, Settlement
 from semel.testing.simulation.network import SOON, SimulatedProcess
 from semel.testing.simulation.operation import SimulatedOperation

@@ -1,22 +1,21 @@
-"""What waits: the clock, background threads, locks that signals leave unlocked, event loops, connections.
+"""What waits: the clock, threads, locks that signals leave unlocked, event loops, connections.
 
 Every thread that the library starts for itself is a `BackgroundThread`, or is started by `start_thread`. None
 keeps a process alive. Once the interpreter is finalizing, other threads no longer run: so none is started
-then, and none is waited for.
+then, and none is waited for. Only what starts threads imports `threading`, which `import semel` does without.
 
 Python runs signal handlers in the main thread, between any two calls there, and what one raises goes on from
 that place: from between `lock.acquire()` and its `try`, or out of the midst of `threading.Condition`, on
 which the events and semaphores of the standard library stand. Two things cannot be torn: a single call of C,
 and the end of a `with` block whose subject is a lock itself. All that is here is made of those two.
 
-From Python 3.14 on, the beginning of such a block can: a signal may come when its lock is taken and the block
-has not begun, and then nothing releases the lock. So what several threads share is a `SignalSafeLock`. A
-plain lock will do if no other code knows of it before its block has begun.
+From Python 3.14 on, the beginning of such a block can: if a signal comes between the lock and the block,
+nothing releases the lock. So what several threads share is a `SignalSafeLock`. A plain lock will do if no
+other code knows of it before its block has begun.
 """
 
 import _thread
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -28,6 +27,7 @@ from semel.errors import InvalidOption, UsageError
 
 if TYPE_CHECKING:
     import asyncio
+    import threading
 
 T = TypeVar("T")
 
@@ -49,8 +49,8 @@ class SignalSafeLock(_thread.RLock):  # type: ignore[misc]  # it is final in the
     if sys.version_info >= (3, 14):
 
         def __enter__(self) -> bool:
-            # After a call from Python to Python it does not look for signals: who returns from here is in the
-            # block. The end of the block is that of C's lock.
+            # After a call from Python to Python, Python does not look for signals: a thread that returns from
+            # here is in the block. The end of the block is that of C's lock.
             try:
                 self.acquire()
             except BaseException:
@@ -87,20 +87,20 @@ class SignalSafeEvent:
         self._wakeups[wakeup] = None
         try:
             if not self.happened:
-                wakeup.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+                wakeup.acquire(timeout=min(max(seconds, 0.0), _thread.TIMEOUT_MAX))
         finally:
             self._wakeups.pop(wakeup, None)
         return self.happened
 
 
-def acquired_lock() -> threading.Lock:
+def acquired_lock() -> "threading.Lock":
     """Return a lock that is taken: a thread that acquires it once more waits until it is woken."""
-    wakeup = threading.Lock()
+    wakeup = _thread.allocate_lock()
     wakeup.acquire()
     return wakeup
 
 
-def wake(wakeup: threading.Lock) -> None:
+def wake(wakeup: "threading.Lock") -> None:
     """Wake the thread that waits for such a lock; twice is once."""
     try:
         wakeup.release()
@@ -114,7 +114,7 @@ class Waiter:
     __slots__ = ("held", "wakeup")
 
     def __init__(self) -> None:
-        self.held: threading.Lock = threading.Lock()
+        self.held: threading.Lock = _thread.allocate_lock()
         self.wakeup: threading.Lock = acquired_lock()
 
 
@@ -157,7 +157,7 @@ class FairSemaphore:
 
 # The clock
 
-Awaited: TypeAlias = SignalSafeEvent | threading.Event
+Awaited: TypeAlias = "SignalSafeEvent | threading.Event"
 
 # A lease goes on while the machine sleeps, and `time.monotonic` of Linux and macOS does not.
 if sys.platform == "linux":
@@ -204,7 +204,7 @@ class Clock:
 # Threads
 
 
-def start_thread(thread: threading.Thread) -> bool:
+def start_thread(thread: "threading.Thread") -> bool:
     """Start a thread as a daemon; False if this process can have no more of them, or is ending."""
     if sys.is_finalizing():
         return False
@@ -216,7 +216,7 @@ def start_thread(thread: threading.Thread) -> bool:
     return True
 
 
-def join_thread(thread: threading.Thread | None, seconds: float | None = None) -> None:
+def join_thread(thread: "threading.Thread | None", seconds: float | None = None) -> None:
     """Wait until a thread has ended, if it was started and this process is not ending."""
     if thread is not None and not sys.is_finalizing():
         thread.join(seconds)
@@ -245,6 +245,8 @@ class BackgroundThread:
 
     def start(self) -> bool:
         """Start it unless it runs or was stopped; False if no thread can be started."""
+        import threading
+
         if self.thread is not None or self.stopping.happened:
             return True
         return start_thread(threading.Thread(target=self._run, name=self._name))
@@ -270,6 +272,8 @@ class BackgroundThread:
                 return
 
     def _begin(self) -> bool:
+        import threading
+
         # In the thread, and not where it is started: a signal may come between any two lines there.
         with self._lock:
             begins = self.thread is None and not self.stopping.happened
