@@ -610,7 +610,7 @@ inline next_move(me, chance)
 	fi
 }
 
-/* as Run.__init__: the reply to a claim arrives. */
+/* as Run.__post_init__: the reply to a claim arrives. */
 inline hear_claim(me)
 {
 	printf("worker %d has the claim\n", me);
@@ -635,7 +635,7 @@ inline not_begun(me)
 	fi
 }
 
-/* as Flow.begin, Flow._stopped: the work begins; from now on its effect may have happened. */
+/* as Flow.begin, Flow._obstacle: the work begins; from now on its effect may have happened. */
 inline begin(me)
 {
 	printf("worker %d begins\n", me);

@@ -87,7 +87,9 @@ class Pool:
         """Take an idle connection, and hold it until the end."""
         match self._name:
             case "sqlite":
-                until.enter_context(self.own.cursor())
+                reader = self.own._idle.pop() if self.own._idle else self.own._another()
+                until.callback(self.own._trim)
+                until.callback(self.own._idle.append, reader)
             case "redis":
                 # As a thread does that has seen the pool open.
                 taken = [free.pop() for free in list(self.own._free.values()) if free]

@@ -12,7 +12,7 @@ import pytest
 import semel
 from semel import errors
 from semel.core import parts
-from semel.core.commands import ANY, PRESENT, Applied, Cancelled, Update
+from semel.core.commands import ANY, PRESENT, Applied, Cancelled, Refused, Update
 from semel.core.parts import Part, PartVerdict
 from semel.errors import StoreOutcomeUnknown, StoreUnavailable
 from semel.state import counters, documents, journal
@@ -157,10 +157,8 @@ def torn(self, command):
     """A transaction whose writes are made one after the other, up to the first that is refused."""
     now, refusals = self._now(), []
     for write in command.writes:
-        refusal = self._refusal(write, now)
-        refusals.append(refusal)
-        if refusal is None:
-            self.execute(write)
+        reply = self.execute(write)
+        refusals.append(reply if type(reply) is Refused else None)
     return Cancelled(now, tuple(refusals)) if any(refusals) else Applied(now)
 
 

@@ -232,9 +232,12 @@ class BackgroundThread:
         self, name: str, work: Callable[[], None], wanted: Callable[[], bool] = lambda: False
     ) -> None:
         self.stopping: SignalSafeEvent = SignalSafeEvent()
-        self._name = name
+        import threading
+
         self._work = work
         self._wanted = wanted
+        # When it is needed, Python may be ending, and import nothing any more.
+        self._thread: Callable[[], threading.Thread] = partial(threading.Thread, target=self._run, name=name)
         self.reset_after_fork()
         FORKING.add(self)
 
@@ -245,11 +248,9 @@ class BackgroundThread:
 
     def start(self) -> bool:
         """Start it unless it runs or was stopped; False if no thread can be started."""
-        import threading
-
         if self.thread is not None or self.stopping.happened:
             return True
-        return start_thread(threading.Thread(target=self._run, name=self._name))
+        return start_thread(self._thread())
 
     def stop(self) -> None:
         """Ask it to end, and start it no more."""

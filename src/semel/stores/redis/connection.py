@@ -255,7 +255,7 @@ class AsyncRedisConnection:
 C = TypeVar("C", RedisConnection, AsyncRedisConnection)
 
 
-class Pool(Generic[C]):
+class NodePool(Generic[C]):
     """Idle connections: an exchange takes one, or opens one."""
 
     def __init__(self, address: RedisAddress) -> None:
@@ -295,7 +295,7 @@ class Pool(Generic[C]):
         return replies
 
 
-class RedisPool(Pool[RedisConnection]):
+class RedisPool(NodePool[RedisConnection]):
     """The connections of a process's threads."""
 
     def exchange(self, request: RedisRequest) -> list[Any]:
@@ -331,7 +331,7 @@ class RedisPool(Pool[RedisConnection]):
             connection.close()
 
 
-class AsyncRedisPool(Pool[AsyncRedisConnection]):
+class AsyncRedisPool(NodePool[AsyncRedisConnection]):
     """The connections of one event loop's tasks."""
 
     def __init__(self, address: RedisAddress) -> None:
