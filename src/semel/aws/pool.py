@@ -79,7 +79,7 @@ class Pool(Generic[C]):
                 connection = self._idle.pop()
             except IndexError:
                 return None
-            if now - connection.idle_since < IDLE_SECONDS and not connection.readable():
+            if now - connection.idle_since < IDLE_SECONDS and not connection.readable(0):
                 return connection
             connection.close()
 
@@ -117,7 +117,7 @@ class HttpConnection:
 
     def __init__(self, connected: Socket) -> None:
         self.socket: Socket = connected
-        self.readable: Callable[[], Any] = read_poller(connected)
+        self.readable: Callable[[int], Any] = read_poller(connected)
         """Whether it cannot take a request: a server that speaks unasked has hung up."""
         self.idle_since: float = 0.0
 
@@ -270,7 +270,7 @@ class LoopConnection:
         self._reader = Reader()
         self._response: asyncio.Future[HttpResponse] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._poll: Callable[[], object] = bool
+        self._poll: Callable[[int], object] = bool
         self.transport: Any = None
         self.idle_since: float = 0.0
 
@@ -285,9 +285,9 @@ class LoopConnection:
             self._wait(over=True)
             self._response = None
 
-    def readable(self) -> bool:
+    def readable(self, milliseconds: int) -> bool:
         """Whether it cannot take a request; the loop may not have noticed yet that the server hung up."""
-        return self.transport.is_closing() or bool(self._poll())
+        return self.transport.is_closing() or bool(self._poll(milliseconds))
 
     def close(self) -> None:
         """Hang up, in the thread of the loop or when that is closed."""

@@ -83,7 +83,8 @@ class SignalSafeEvent:
         """Wait until it happens, at most `seconds`; return whether it has."""
         if self.happened:
             return True
-        wakeup = acquired_lock()
+        wakeup = _thread.allocate_lock()  # one that is taken: whoever acquires it again waits to be woken
+        wakeup.acquire()
         self._wakeups[wakeup] = None
         try:
             if not self.happened:
@@ -91,13 +92,6 @@ class SignalSafeEvent:
         finally:
             self._wakeups.pop(wakeup, None)
         return self.happened
-
-
-def acquired_lock() -> "threading.Lock":
-    """Return a lock that is taken: a thread that acquires it once more waits until it is woken."""
-    wakeup = _thread.allocate_lock()
-    wakeup.acquire()
-    return wakeup
 
 
 def wake(wakeup: "threading.Lock") -> None:
@@ -115,7 +109,8 @@ class Waiter:
 
     def __init__(self) -> None:
         self.held: threading.Lock = _thread.allocate_lock()
-        self.wakeup: threading.Lock = acquired_lock()
+        self.wakeup: threading.Lock = _thread.allocate_lock()
+        self.wakeup.acquire()
 
 
 class FairSemaphore:
@@ -398,7 +393,7 @@ def read_poller(connection: Any) -> Callable[..., Any]:
     import select
 
     if not hasattr(select, "poll"):  # Windows, where select() does as well
-        return lambda milliseconds=0: select.select([connection], [], [], milliseconds / 1000)[0]
+        return lambda milliseconds: select.select([connection], [], [], milliseconds / 1000)[0]
     poll = select.poll()
     poll.register(connection, select.POLLIN)
-    return lambda milliseconds=0: poll.poll(milliseconds)
+    return poll.poll

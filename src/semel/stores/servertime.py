@@ -29,7 +29,7 @@ class ServerTime:
             reply = reply.replies[-1]
         came = self._clock.monotonic()
         sample = (reply.now - came, came)
-        if sample > self._sample or not self._fresh(came):
+        if sample > self._sample or came - self._sample[1] > FRESH_SECONDS:
             self._sample = sample
 
     def known(self) -> Found | None:
@@ -37,8 +37,5 @@ class ServerTime:
         imposed = self._clock.imposed()
         if imposed is not None:
             return Found(imposed, None)
-        monotonic = self._clock.monotonic()
-        return Found(monotonic + self._sample[0], None) if self._fresh(monotonic) else None
-
-    def _fresh(self, monotonic: float) -> bool:
-        return monotonic - self._sample[1] <= FRESH_SECONDS
+        (ahead, heard), monotonic = self._sample, self._clock.monotonic()
+        return Found(monotonic + ahead, None) if monotonic - heard <= FRESH_SECONDS else None

@@ -195,7 +195,7 @@ class RedisConnection:
 
     def is_quiet(self) -> bool:
         """Whether nothing has come since the last reply, not even the end."""
-        return not self._readable()
+        return not self._readable(0)
 
     def exchange(self, request: RedisRequest) -> list[Any]:
         self.socket.sendall(request.data)
@@ -222,7 +222,7 @@ class AsyncRedisConnection:
 
     def is_quiet(self) -> bool:
         """Whether nothing has come since the last reply, not even the end."""
-        return not (self.writer.is_closing() or self._reader.at_eof() or self._readable())
+        return not (self.writer.is_closing() or self._reader.at_eof() or self._readable(0))
 
     async def exchange(self, request: RedisRequest) -> list[Any]:
         self.writer.write(request.data)
