@@ -26,7 +26,7 @@ PARTS = (
     Part("cost", "", "--events 100"),
     Part("service", "--seconds 15 --most-seconds 3", "--seconds 1 --most-seconds 0"),
     Part("calls"),
-    Part("webhooks", "--number 2000", "--number 100 --repeat 1"),
+    Part("webhooks", "--number 4000", "--number 100 --repeat 1"),
     Part("profiles", "--number 1000", "--number 20"),
     Part("questions", "--many 100000", "--few 500 --many 2000 --number 1 --repeat 3"),
 )
