@@ -24,7 +24,7 @@ from types import CodeType
 from typing import Any
 
 import semel
-from bench import bare, charge, decisions, http, network
+from bench import bare, batches, charge, decisions, http, network
 from bench.calls import TOKEN, desk
 from bench.load import Site, richpanel_body
 from bench.page import PROFILE
@@ -161,7 +161,17 @@ def calling(url: str, which: str) -> Iterator[Call]:
         yield getattr(pair, which)
 
 
+@contextmanager
+def on_disk(opened: Callable[[str], AbstractContextManager[Call]]) -> Iterator[Call]:
+    with bare.disk_folder() as folder, opened(f"sqlite:///{folder / 'semel.db'}") as call:
+        yield call
+
+
 def calls(urls: Mapping[str, str]) -> Iterator[Job]:
+    yield Job("first call in memory", partial(calling, "memory:", "first"))
+    yield Job("first call on SQLite", partial(on_disk, partial(calling, which="first")))
+    batch = partial(on_disk, partial(batches.by_semel, one_by_one=False))
+    yield Job(f"a batch of {batches.BATCH} on SQLite", batch)
     for name, url in urls.items():
         provision(url)
         for which in network.WHICH:
