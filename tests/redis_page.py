@@ -15,8 +15,9 @@ import msgspec
 import semel
 from semel.core.clock import Clock
 from semel.core.commands import Found
-from semel.stores.redis.connection import PAGE, WRITE, RedisRequest, Script, read
+from semel.stores.redis.connection import RedisRequest, read
 from semel.stores.redis.interpreter import Interpreter
+from semel.stores.redis.router import PAGE, WRITE, Script
 from semel.stores.redis.server import parse
 
 HEADER = """\

@@ -25,8 +25,8 @@ from semel.core.commands import (
     Time,
     Transact,
 )
-from semel.stores.redis.connection import Router
 from semel.stores.redis.interpreter import WRITES_PER_CALL, Interpreter
+from semel.stores.redis.router import Router
 from semel.stores.redis.server import ErrorReply, Node, code, lost, parse, refusal, unreachable
 from semel.stores.servertime import FRESH_SECONDS
 from semel.testing.conformance import ENTRIES, NOTES, THINGS

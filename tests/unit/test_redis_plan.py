@@ -10,9 +10,10 @@ from semel.apps.tables import ACTIVITIES
 from semel.core.commands import ABSENT, Add, After, Delete, Get, Put, Query, Update, alive, cursor
 from semel.core.keys import prefix
 from semel.errors import UsageError
-from semel.stores.redis.connection import WRITE, RedisCommand, pack
+from semel.stores.redis.connection import pack
 from semel.stores.redis.interpreter import parse_cursor
 from semel.stores.redis.plan import REPLY, RedisPlan, globbed, number, number_text, sortable
+from semel.stores.redis.router import WRITE, RedisCommand
 from semel.tables import JOURNAL, LEDGER, Index
 from semel.testing.conformance import ENTRIES, LINES, NOTES, THINGS
 

@@ -33,17 +33,9 @@ from semel.core.commands import (
 )
 from semel.errors import SchemaTooNew, UsageError, WrongEnvironment, WrongSchema
 from semel.model import ScanCost, TableSize
-from semel.stores.redis.connection import (
-    WRITE,
-    RedisCommand,
-    RedisRequest,
-    Requests,
-    Router,
-    granted,
-    pack,
-    redis_command,
-)
+from semel.stores.redis.connection import RedisRequest, pack
 from semel.stores.redis.plan import ENCODER, REPLY, Bounds, RedisPlan, scope_of
+from semel.stores.redis.router import WRITE, RedisCommand, Requests, Router, granted, redis_command
 from semel.stores.redis.server import ErrorReply, Node, RedisAddress
 from semel.stores.servertime import ServerTime
 from semel.stores.shared import Plans, not_offered

@@ -37,7 +37,7 @@ from semel.core.commands import (
     place_of,
 )
 from semel.errors import UsageError
-from semel.stores.redis.connection import PAGE, WRITE, RedisCommand
+from semel.stores.redis.router import PAGE, WRITE, RedisCommand
 from semel.stores.shared import PYTHON_TYPES
 from semel.tables import FOREVER, Index, Kind, Table
 

@@ -25,12 +25,11 @@ from semel.stores.redis.connection import (
     AsyncRedisPool,
     RedisConnection,
     RedisPool,
-    Requests,
     gather,
     pack,
-    redis_command,
 )
 from semel.stores.redis.interpreter import UNSTAMPED, Interpreter
+from semel.stores.redis.router import Requests, redis_command
 from semel.stores.redis.server import ErrorReply, Node, RedisAddress, parse
 from semel.stores.shared import place_named, wake
 from semel.stores.waiting import KeyWatchers
