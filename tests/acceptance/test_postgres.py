@@ -623,6 +623,23 @@ def test_the_same_for_a_signal(url, mine, admin, name, option):
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_a_session_that_was_interrupted_before_it_sent_anything_is_not_used_again(url, monkeypatch):
+    """libpq calls it idle, but its pipeline is open: the server would wait for the end of the pipeline."""
+
+    def interrupt(*_):
+        raise Interrupted
+
+    often = f"{url}&prepare_threshold=0&timeout=2"
+    with closing(PostgresStore(often, env="test", tables=TABLES)) as store:
+        for _ in range(2):
+            assert store.execute(Get(THINGS, "key")).item is None
+        with monkeypatch.context() as patch:
+            patch.setattr(session.PostgresSession, "_is_frequent", interrupt)
+            with pytest.raises(Interrupted):
+                store.execute(Put(THINGS, "key", thing(text="new")))
+        assert store.execute(Get(THINGS, "key")).item is None
+
+
 @contextmanager
 def session_of(store):
     """A session that a thread has taken from the pool."""

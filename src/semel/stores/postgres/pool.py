@@ -18,7 +18,15 @@ from semel.core.running import RENEWING
 from semel.errors import StoreClosed, StoreThrottled, StoreUnavailable
 from semel.stores.postgres.address import DRIVER_ERRORS, PostgresAddress, broken, translated
 from semel.stores.postgres.interpreter import ConditionFailed, RoundTrip, RoundTrips, TransactionConflict
-from semel.stores.postgres.session import IDLE, MISNAMED, AsyncSession, PostgresSession, SyncSession, Waits
+from semel.stores.postgres.session import (
+    IDLE,
+    MISNAMED,
+    NO_PIPELINE,
+    AsyncSession,
+    PostgresSession,
+    SyncSession,
+    Waits,
+)
 
 T = TypeVar("T")
 
@@ -131,7 +139,9 @@ class PostgresPool:
 
     def give(self, group: ConnectionGroup, session: PostgresSession, waiter: Waiter | None) -> None:
         """Return a session. One that is not idle is closed, and the server undoes what it began."""
-        if session.pgconn.transaction_status == IDLE:
+        pgconn = session.pgconn
+        # libpq also calls idle what has entered a pipeline, and has sent nothing.
+        if pgconn.transaction_status == IDLE and pgconn.pipeline_status == NO_PIPELINE:
             group.idle.append(session)
         else:
             session.drop()

@@ -25,7 +25,7 @@ from psycopg.errors import (
     InvalidSqlStatementName,
     error_from_result,
 )
-from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq import ExecStatus, Format, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from semel.core.clock import read_poller
@@ -40,6 +40,7 @@ T = TypeVar("T")
 Waits: TypeAlias = Generator[Any, Any, T]
 
 IDLE, ACTIVE, FAILED = TransactionStatus.IDLE, TransactionStatus.ACTIVE, TransactionStatus.INERROR
+NO_PIPELINE = PipelineStatus.OFF
 GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 SYNC = ExecStatus.PIPELINE_SYNC
 AUTO = PyFormat.AUTO
