@@ -445,7 +445,7 @@ class Running:
     """
 
     run: Run
-    is_open = False
+    is_open: bool = False
     """Whether the work has begun, and not ended."""
     _steps: Steps[WorkResult] | None = None
 

@@ -5,6 +5,7 @@ CloudFormation looks up by name when it makes the functions.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from semel.apps.alarms import TemplateBlock, alarms
 from semel.apps.deployment import Deployment, DeploymentQueue, Function, Secret, camel
@@ -15,7 +16,7 @@ from semel.provision.shape import title_variables
 from semel.tables import LEDGER
 
 CODE = "function/"
-FUNCTION = {"Runtime": "python3.13", "Architectures": ["x86_64"], "CodeUri": CODE}
+FUNCTION: dict[str, Any] = {"Runtime": "python3.13", "Architectures": ["x86_64"], "CodeUri": CODE}
 
 # Lambda's own advice: a message that an invocation has in hand must not be given to another one.
 # https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-configure.html

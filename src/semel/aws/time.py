@@ -5,6 +5,7 @@ none with the estimate. Until then either may be right, so the span covers both.
 """
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 import msgspec
@@ -63,7 +64,7 @@ class ServiceTime:
         # The estimate, and those of later responses that contradict it, the latest last. Replaced as one
         # value, since threads share them.
         self._estimates: tuple[OffsetEstimate | None, tuple[OffsetEstimate, ...]] = (None, ())
-        self.monotonic = self._machine.monotonic
+        self.monotonic: Callable[[], float] = self._machine.monotonic
         """Read it before a request is sent and after its response has arrived."""
 
     @property

@@ -23,6 +23,7 @@ from semel.aws.environment import (
     Chain,
     CredentialCache,
     Credentials,
+    ServiceEndpoint,
     find_endpoint,
     find_region,
 )
@@ -118,7 +119,7 @@ class Signer:
     """Signs requests to one host with AWS Signature Version 4. Threads share it."""
 
     def __init__(self, service: str, region: str, host: str) -> None:
-        self.scope = (region, service, "aws4_request")
+        self.scope: tuple[str, str, str] = (region, service, "aws4_request")
         self._host = host
         self._stamped: tuple[int, str] = (-1, "")
         # For each target, as long as the credentials and the day are the same.
@@ -202,15 +203,18 @@ class AwsSession:
         if service not in TARGETS:
             raise InvalidOption(f"semel does not speak to {service!r}, only to {', '.join(TARGETS)}")
         region = find_region(region)
-        found = self.endpoint = find_endpoint(service, region, endpoint, bucket=bucket)
+        self.endpoint: ServiceEndpoint = find_endpoint(service, region, endpoint, bucket=bucket)
+        found = self.endpoint
         self._prefix = TARGETS[service]
         self._clock = clock or Clock()
         self.time: ServiceTime = ServiceTime(self._clock)
         source = Chain() if credentials is None else lambda _: credentials
-        self.credential_cache = CredentialCache(source, self.time.signing, genuine=found.amazon)
-        self.signer = Signer(service, region, found.authority)
-        self.pool = HttpPool(found, limits or ConnectionLimits(), self.time.monotonic)
-        self.perform, self.aperform = self.pool.perform, self.pool.aperform
+        credential_cache = CredentialCache(source, self.time.signing, genuine=found.amazon)
+        self.credential_cache: CredentialCache = credential_cache
+        self.signer: Signer = Signer(service, region, found.authority)
+        self.pool: HttpPool = HttpPool(found, limits or ConnectionLimits(), self.time.monotonic)
+        self.perform: Callable[[WireStep], Any] = self.pool.perform
+        self.aperform: Callable[[WireStep], Awaitable[Any]] = self.pool.aperform
         self._policy = policy or RetryPolicy()
         self._place = f"{service} at {found.host}:{found.port}"
         named = {"clock": self._clock, "time": self.time, "credentials": credentials}

@@ -66,7 +66,7 @@ class SignalSafeEvent:
     """An event that any number of threads wait for, each with its own timeout."""
 
     def __init__(self) -> None:
-        self.happened = False
+        self.happened: bool = False
         self._wakeups: dict[threading.Lock, None] = {}
 
     def is_set(self) -> bool:

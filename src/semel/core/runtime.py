@@ -28,8 +28,11 @@ class ForkAware(Protocol):
 class ForkPausing(Protocol):
     """Something that closes everything while its process forks, and continues in the parent."""
 
-    def pause_for_fork(self) -> None: ...  # noqa: D102
-    def resume_after_fork(self) -> None: ...  # noqa: D102
+    def pause_for_fork(self) -> None:
+        """Close everything."""
+
+    def resume_after_fork(self) -> None:
+        """Continue, in the parent."""
 
 
 FORKING: "weakref.WeakSet[ForkAware]" = weakref.WeakSet()

@@ -106,10 +106,10 @@ class TableSurvey:
 
     def __init__(self, client: Transport, table: Table, env: str) -> None:
         self.env = env
-        self.requests = shape.requests(table, env)
-        self.wanted = self.requests["CreateTable"]
+        self.requests: dict[str, TableRequest] = shape.requests(table, env)
+        self.wanted: TableRequest = self.requests["CreateTable"]
         self.title: str = self.wanted["TableName"]
-        self.stamp_key = shape.stamp_key(table, env)
+        self.stamp_key: TableRequest = shape.stamp_key(table, env)
         self.findings: list[Finding] = []
         self.denied: set[str] = set()
         """The operations that these credentials may not do."""

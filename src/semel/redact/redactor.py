@@ -175,7 +175,7 @@ class Masking(WorkLimit):
     def text(self, value: str) -> str:
         """The text with everything personal masked."""
         most = self.characters
-        self.characters = most - len(value) if most > len(value) else 0
+        self.characters: int = most - len(value) if most > len(value) else 0
         if len(value) <= most and value.isascii():
             if (len(value) < _FEW_LETTERS and value.isalpha()) or is_harmless(value):
                 return value

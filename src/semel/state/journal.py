@@ -53,7 +53,7 @@ class Ulids:
 
     def reset_after_fork(self) -> None:
         """Forget what was made: a child that counted on would make the ids of its parent."""
-        self.lock = SignalSafeLock()
+        self.lock: SignalSafeLock = SignalSafeLock()
         self._last: OrderedDict[int, int] = OrderedDict()
 
     def make(self, at: float) -> str:

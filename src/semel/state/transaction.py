@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 import msgspec
 
@@ -77,11 +77,12 @@ class TransactionBuilder(msgspec.Struct):
             run.keep(result, certain=not self.joined)
 
 
-class Gathering(msgspec.Struct, Generic[S]):
+class Gathering(Generic[S]):
     """The methods of some rules, whose writes are added to a transaction."""
 
-    _steps: S
-    _builder: TransactionBuilder
+    def __init__(self, steps: S, builder: TransactionBuilder) -> None:
+        self._steps = steps
+        self._builder = builder
 
     def on(self, *where: Any) -> Self:
         """These methods on another table."""
@@ -143,9 +144,9 @@ class GatheredLedger(Gathering[LedgerSteps]):
 class GatheredDocuments(Gathering[DocumentSteps[Any]]):
     """Writes of documents, as part of a transaction."""
 
-    put: ClassVar = gathered(DocumentSteps[Any].put)
-    update: ClassVar = gathered(DocumentSteps[Any].update)
-    change: ClassVar = gathered(DocumentSteps[Any].change)
+    put: Final = gathered(DocumentSteps[Any].put)
+    update: Final = gathered(DocumentSteps[Any].update)
+    change: Final = gathered(DocumentSteps[Any].change)
 
     def of(self, *kind: Any, **ends: Any) -> Self:
         """These methods with documents of a class."""
@@ -155,14 +156,14 @@ class GatheredDocuments(Gathering[DocumentSteps[Any]]):
 class GatheredJournal(Gathering[JournalSteps]):
     """New entries of the journal, as part of a transaction."""
 
-    append: ClassVar = gathered(JournalSteps.append)
+    append: Final = gathered(JournalSteps.append)
 
 
 class GatheredCounters(Gathering[CounterSteps]):
     """Charges and refunds of counters, as part of a transaction."""
 
-    charge: ClassVar = gathered(CounterSteps.charge)
-    refund: ClassVar = gathered(CounterSteps.refund)
+    charge: Final = gathered(CounterSteps.charge)
+    refund: Final = gathered(CounterSteps.refund)
 
 
 class Rules(msgspec.Struct, frozen=True):

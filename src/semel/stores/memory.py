@@ -71,11 +71,13 @@ class MemoryStore:
         return cls(clock)
 
     def execute(self, command: Any) -> Any:
+        """Execute the command, and return its reply."""
         return self._answers[type(command)](command)
 
     at_once = execute
 
     async def aexecute(self, command: commands.Stored) -> Any:
+        """Carry the command out and answer it; only a `Watch` takes any waiting."""
         if not isinstance(command, commands.Watch):
             return self.execute(command)
 
@@ -115,6 +117,7 @@ class MemoryStore:
         )
 
     def close(self) -> None:
+        """Forget everything."""
         with self._lock:
             self._answers = dict.fromkeys(self._answers, _refuse)
             for items in self._tables.values():

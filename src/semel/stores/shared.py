@@ -31,6 +31,7 @@ class Plans(Generic[P]):
         self._by_name: dict[str, tuple[Table, P]] = {}
 
     def of(self, table: Table) -> P:
+        """The plan of a table."""
         known = self._by_name.get(table.name)
         if known is None:
             known = self._by_name.setdefault(table.name, (table, self._make(table)))

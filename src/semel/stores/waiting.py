@@ -25,9 +25,10 @@ class SharedWatch:
     """Several threads, or tasks of one event loop, that wait for one key: the first looks for all."""
 
     def __init__(self, changed: Any, done: Any) -> None:
-        self.changed, self.done = changed, done
+        self.changed: Any = changed
+        self.done: Any = done
         # Held by the `with` block of the thread that looks, which may be torn away.
-        self.leading = threading.Lock()
+        self.leading: threading.Lock = threading.Lock()
         self.seen: Found | None = None
         self.waiters = 1
 

@@ -63,6 +63,7 @@ class WorkerThreads:
         return results
 
     def stop(self, wait: bool = True) -> None:
+        """End when all is done."""
         self._stopped = True
         threads = list(self._threads)
         for _ in threads:

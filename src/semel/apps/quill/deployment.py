@@ -3,11 +3,11 @@
 from semel.apps.deployment import Deployment, DeploymentQueue, Function, Setting, secrets_of, settings_of
 from semel.apps.quill.settings import Settings
 from semel.apps.tables import QUILL
-from semel.tables import DOCUMENTS
+from semel.tables import DOCUMENTS, Table
 
 WRITES = ("GetItem", "PutItem", "UpdateItem")
 # The ledger, and the pace at which Power BI is asked, which all functions keep together.
-MAY = {QUILL: WRITES, DOCUMENTS: WRITES}
+MAY: dict[Table, tuple[str, ...]] = {QUILL: WRITES, DOCUMENTS: WRITES}
 
 TTL_DAYS = Setting(
     variable="DYNAMO_TTL_DAYS",

@@ -18,7 +18,7 @@ from semel.doors.http.responses import (
     RetryRequested,
     replay,
 )
-from semel.once import Running
+from semel.once import Block, Running
 
 T = TypeVar("T")
 
@@ -54,12 +54,13 @@ class Exchange(Running):
 
     def __init__(self, idempotency: Idempotency, admitted: AdmittedKey, body: bytes) -> None:
         # Not by way of `Running.__init__`: this is on the path of every request.
-        self.block, self.key = admitted.block, admitted.key
-        self.fingerprint = idempotency.fingerprint(admitted, body)
+        self.block: Block = admitted.block
+        self.key: str = admitted.key
+        self.fingerprint: str = idempotency.fingerprint(admitted, body)
         self._idempotency = idempotency
         self.admitted = admitted
         self.body = body
-        self.recording = Recording(idempotency.headers, idempotency.max_kept)
+        self.recording: Recording = Recording(idempotency.headers, idempotency.max_kept)
 
     def begin(self) -> HTTPResponse | None:
         """Claim the key; an answer means that the handler does not run."""

@@ -18,6 +18,7 @@ from semel.tables.mapping import Column, Form, Same, TableMapping, mapped
 
 Value: TypeAlias = dict[str, Any]
 Encode: TypeAlias = Callable[[Any], Value]
+Decode: TypeAlias = Callable[[Any], Any]
 # What the server's clock has certainly reached, and what it has certainly not passed.
 ClockReading: TypeAlias = tuple[float, float]
 
@@ -207,7 +208,7 @@ FORMED: dict[Form, Encode] = {
     Form.MILLISECONDS: lambda value: {"N": str(ceil(milliseconds(value)))},
     Form.ISO: lambda value: {"S": iso(value)},
 }
-READ: dict[Form, Callable[[Any], Any]] = {
+READ: dict[Form, Decode] = {
     Form.MILLISECONDS: lambda content: content / 1000,
     Form.ISO: from_iso,
 }
@@ -297,7 +298,9 @@ class Field:
         self.form: Form = column.form
         self.default: Any = column.default
         self.encode: Encode = FORMED.get(column.form) or ENCODE[kind]
-        self.decode = READ.get(column.form) or (restore_floats if kind is Kind.OBJECT else None)
+        self.decode: Decode | None = READ.get(column.form)
+        if kind is Kind.OBJECT and self.decode is None:
+            self.decode = restore_floats
         if column.spelled:
             there, back = column.spelled, {there: here for here, there in column.spelled.items()}
             self.encode = lambda value: {"S": _of_kind(there.get(value, value), str)}
@@ -306,6 +309,7 @@ class Field:
         """Attributes that repeat this one: DynamoDB's own end of an item, and copies in other forms."""
 
     def write(self, value: Any) -> Value:
+        """Write a value."""
         try:
             return self.encode(value)
         except TypeError:
@@ -410,6 +414,7 @@ class ItemFormat:
     # Keys
 
     def key(self, key: str, sort: Sort) -> dict[str, Value]:
+        """Return the key of an item."""
         named = {self.partition.name: {"S": self.bare(key) if self._prefix else key}}
         if self.sort is not None:
             named[self.sort.name] = self.sort.write(sort)
@@ -440,6 +445,7 @@ class ItemFormat:
     # Writing
 
     def item(self, key: str, sort: Sort, item: Item, now: ClockReading) -> dict[str, Value]:
+        """Write a whole item."""
         if item.get(self.asked.expires) is None and not self.asked.forever:
             raise self.endless()
         written = self.encode(item, [], now)
@@ -524,6 +530,7 @@ class ItemFormat:
             raise UsageError(f"{field.attribute!r} is no JSON, though its {ENCODING!r} says so") from None
 
     def endless(self) -> UsageError:
+        """Return the error for an item that would never go."""
         return UsageError(f"an item of table {self.asked.name} needs the attribute {self.asked.expires!r}")
 
     def present(self, now: ClockReading) -> Value:

@@ -70,17 +70,19 @@ class Expression:
     """Clauses that all have to hold, and what stands for names and values in them."""
 
     def __init__(self, *clauses: str) -> None:
-        self.clauses = [clause for clause in clauses if clause]
+        self.clauses: list[str] = [clause for clause in clauses if clause]
         self.names: Names = {}
         self.values: ItemValues = {}
 
     def name(self, name: str) -> str:
+        """Return what stands for an attribute's name."""
         known = {stands: placeholder for placeholder, stands in self.names.items()}
         placeholder = known.get(name) or f"#c{len(known)}"
         self.names[placeholder] = name
         return placeholder
 
     def value(self, value: Value) -> str:
+        """Return what stands for a value."""
         placeholder = f":c{len(self.values)}"
         self.values[placeholder] = value
         return placeholder
@@ -110,22 +112,26 @@ class TableRequests:
         }
 
     def get(self, command: Get | Watch | Write) -> RequestBody:
+        """GetItem, never from a replica."""
         return self._at(command) | {"ConsistentRead": True}
 
     def _at(self, command: Get | Watch | Write) -> RequestBody:
         return {"TableName": self.title, "Key": self.format.key(command.key, command.sort)}
 
     def stamp(self) -> RequestBody:
+        """GetItem of the table's stamp."""
         return {"TableName": self.title, "Key": self.format.stamp_key(), "ConsistentRead": True}
 
     # Writes
 
     def put(self, command: Put, now: ClockReading) -> RequestBody:
+        """PutItem."""
         item = self.format.item(command.key, command.sort, command.item, now)
         request = {"TableName": self.title, "Item": item}
         return request | self._absent if command.expect is ABSENT else self._guarded(request, command.expect)
 
     def delete(self, command: Delete, _: ClockReading) -> RequestBody:
+        """DeleteItem."""
         return self._guarded(self._at(command), command.expect)
 
     def update(self, command: Update, now: ClockReading) -> RequestBody:
@@ -242,6 +248,7 @@ class TableRequests:
     # Several items
 
     def expired(self, now: ClockReading) -> RequestBody:
+        """Scan for the keys of what has expired."""
         keys = {f"#k{place}": name for place, name in enumerate(self.format.stamp_key())}
         request = {"FilterExpression": "#x <= :now", "ProjectionExpression": ", ".join(keys)}
         return self._of_expired(request, now, keys)
@@ -472,6 +479,7 @@ class ItemSearch:
         )
 
     def cursor(self, item: Item) -> str:
+        """Return where the page after this item begins."""
         return cursor(self._format.asked, item, self._index)
 
 

@@ -180,6 +180,7 @@ class DynamoOperations:
         return True
 
     def describe(self, table: Table) -> WireSteps[RequestBody]:
+        """Return what DynamoDB says of a table: its size among other things."""
         requests = self._requests_of(table)
         response = yield from self._send("DescribeTable", {"TableName": requests.title}, requests)
         return response["Table"]  # type: ignore[no-any-return]
@@ -209,6 +210,7 @@ class DynamoOperations:
         return Found(self._time.read()[0], None)
 
     def get(self, command: Get | Watch) -> WireSteps[Found]:
+        """Read one item."""
         item = yield from self._get(self._requests_of(command.table), command)
         return Found(self._time.read()[0], item)
 
@@ -301,12 +303,14 @@ class DynamoOperations:
         return self._read_first == "yes" or self.refused > BREAK_EVEN
 
     def learn(self, *, refused: bool) -> None:
+        """Note how a claim went."""
         if self._read_first == "auto":
             self.refused += WEIGHT * (refused - self.refused)
 
     # Several writes
 
     def transact(self, command: Transact) -> WireSteps[Applied | Cancelled]:
+        """Make all writes or none."""
         if not command.writes:
             return Applied(self._time.read()[0])
         sent, writes = self._recall(command), command.writes

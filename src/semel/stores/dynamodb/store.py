@@ -119,6 +119,7 @@ class DynamoDBStore:
     # The ways to ask
 
     def execute(self, command: Any) -> Any:
+        """Execute the command, and return its reply."""
         kind = type(command)
         if self._looks_first(command) and self._shut(command):
             with self._opening:
@@ -132,6 +133,7 @@ class DynamoDBStore:
         return reply
 
     async def aexecute(self, command: Any) -> Any:
+        """Execute the command in this task, and return its reply."""
         kind = type(command)
         if self._looks_first(command) and self._shut(command):
             async with self._aopening.here():
@@ -169,12 +171,14 @@ class DynamoDBStore:
         return reaped
 
     def scan_cost(self, table: Table) -> ScanCost:
+        """Return what it takes to read a whole table, as DynamoDB last counted it."""
         try:
             return scan_cost(self._run(self._operations.describe(table)))
         except NotPermitted:
             return UNKNOWN_COST
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:
+        """Return the sizes of the tables that are there, as DynamoDB last counted them."""
         sizes = []
         for table in tables:
             with suppress(TableMissing):
@@ -182,10 +186,12 @@ class DynamoDBStore:
         return sizes
 
     async def leave(self) -> None:
+        """Close the running loop's connections."""
         await self._aopening.leave()
         await self._transport.leave()
 
     def close(self) -> None:
+        """Close every connection."""
         self._closed = True
         self._open.clear()
         for workers in self._workers:

@@ -181,8 +181,8 @@ class PostgresPool:
 class AsyncPostgresPool(PostgresPool):
     """The sessions of the tasks of one event loop."""
 
-    session_type = AsyncSession
-    semaphore = asyncio.Semaphore
+    session_type: type[PostgresSession] = AsyncSession
+    semaphore: Callable[[int], Any] = asyncio.Semaphore
 
     async def leave(self) -> None:
         """Close every session."""

@@ -147,6 +147,7 @@ class RedisConnection:
         return not self._readable(0)
 
     def exchange(self, request: RedisRequest) -> list[Any]:
+        """Send a request once, and collect its replies as they come."""
         self.socket.sendall(request.data)
         replies: list[Any] = []
         rest = b""
@@ -158,6 +159,7 @@ class RedisConnection:
         return replies
 
     def close(self) -> None:
+        """Close the connection."""
         self._driver.disconnect()
 
 
@@ -174,6 +176,7 @@ class AsyncRedisConnection:
         return not (self.writer.is_closing() or self._reader.at_eof() or self._readable(0))
 
     async def exchange(self, request: RedisRequest) -> list[Any]:
+        """Send a request once, and collect its replies as they come."""
         self.writer.write(request.data)
         await self.writer.drain()
         replies: list[Any] = []
@@ -331,6 +334,7 @@ class AsyncRedisPool(NodePool[AsyncRedisConnection]):
         return self._settle(connection, request.node, replies)
 
     async def close(self) -> None:
+        """Close every connection."""
         self._closed = True
         for connection in self._drained():
             connection.close()

@@ -39,6 +39,7 @@ from semel.stores.redis.router import WRITE, RedisCommand, Requests, Router, gra
 from semel.stores.redis.server import ErrorReply, Node, RedisAddress
 from semel.stores.servertime import ServerTime
 from semel.stores.shared import Plans, not_offered
+from semel.tables import Table
 
 T = TypeVar("T")
 
@@ -92,6 +93,7 @@ class TableScan(msgspec.Struct):
     read: int = 0
 
     def is_full(self) -> bool:
+        """Whether the page ends here."""
         most = self.query.most or inf
         # Keys that were found are read first, or the cursor would have to name them.
         over = self.read >= most or (self.scanned >= most and not self.keys)
@@ -105,6 +107,7 @@ class TableScan(msgspec.Struct):
         return int(max(FIRST_STEP, min(step, left, LAST_STEP)))
 
     def page(self, node: str, more: bool) -> Page:
+        """Return what was found so far, and where the next page begins."""
         after = None
         if more:
             start = commonprefix(self.keys)  # noqa: RUF071 - of any texts
@@ -126,7 +129,8 @@ class Interpreter(Router):
         self._flags = {name: True for name, given in flags.items() if given}
         self.stamp: bytes = f"{address.prefix}:meta".encode()
         self._layout = b"cluster" if address.cluster else b"server"
-        self.plan = Plans(lambda table: RedisPlan(table, address.prefix, address.cluster)).of
+        plans = Plans(lambda table: RedisPlan(table, address.prefix, address.cluster))
+        self.plan: Callable[[Table], RedisPlan] = plans.of
         self._perform: dict[type, Callable[[Any], Requests[Any]]] = {
             Get: self._get,
             **dict.fromkeys((Put, Update, Add, Delete), self._write),
@@ -144,6 +148,7 @@ class Interpreter(Router):
     # The stamp
 
     def stamped(self) -> Requests[list[bytes | None]]:
+        """Read the stamp."""
         [found] = yield from self.send(
             [redis_command(b"HMGET", self.stamp, b"environment", b"schema", b"layout")]
         )
@@ -399,6 +404,7 @@ class Interpreter(Router):
     # Sizes
 
     def scan_cost(self) -> Requests[ScanCost]:
+        """Count the keys of all servers, of this ledger and of other programs."""
         if not self._open:
             yield from self.open()
         keys = sum((yield from self._everywhere(b"DBSIZE")))
@@ -406,6 +412,7 @@ class Interpreter(Router):
         return ScanCost(items=keys, requests=max(1, ceil(keys / LAST_STEP)), note=note)
 
     def measure(self) -> Requests[TableSize]:
+        """Count the keys of all servers, and the memory that they use."""
         cost = yield from self.scan_cost()
         infos = yield from self._everywhere(b"INFO", b"memory")
         used = sum(int(size) for info in infos for size in re.findall(rb"used_memory:(\d+)", info))

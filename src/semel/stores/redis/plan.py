@@ -153,6 +153,7 @@ class RedisPlan:
         return f"{self._head}{partition[:end] or NO_SCOPE}}}{{{partition[end:]}}}".encode()
 
     def item_key(self, command: Get | Watch | Write) -> bytes:
+        """The key of an item."""
         key = self.key(command.key)
         return b"%b:%b" % (key, self.member(command.sort).encode()) if self.sorted else key
 
@@ -206,9 +207,11 @@ class RedisPlan:
     # Reading
 
     def get(self, key: bytes, now: bytes) -> RedisCommand:
+        """Read an item."""
         return RedisCommand(key, WRITE.call_on(key, now, READING))
 
     def answer(self, command: Write, now: float, made: int, fields: list[bytes]) -> Applied | Refused:
+        """Build the reply to a write."""
         item = self.item(fields, command.key, command.sort) if fields else None
         return Applied(now, item) if made else Refused(now, item)
 
@@ -315,6 +318,7 @@ class RedisPlan:
     # Pages
 
     def page(self, key: bytes, bounds: Bounds, count: int, now: bytes, index: bool) -> RedisCommand:
+        """Read so many items of a partition, or of one value of an index."""
         words = (b"1", key, now, *bounds, b"%d" % count, b"index" if index else b"")
         return RedisCommand(key, PAGE.call(*words))
 

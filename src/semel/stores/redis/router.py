@@ -27,9 +27,11 @@ class Script(NamedTuple):
     """The command that runs it with one key and two arguments: a form, since every claim is one."""
 
     def call(self, *words: bytes) -> bytes:
+        """Build a command that runs the script with these words."""
         return pack((b"EVALSHA", self.digest, *words))
 
     def call_on(self, key: bytes, now: bytes, argument: bytes) -> bytes:
+        """Build the command that runs the script on one key."""
         return self.form % (len(key), key, len(now), now, len(argument), argument)
 
 
@@ -52,6 +54,7 @@ class RedisCommand(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
     def with_text(self) -> bytes:
+        """The command with the text of its script in place of the digest."""
         data = self.data
         for script in SCRIPTS:
             data = data.replace(bulk((b"EVALSHA", script.digest)), bulk((b"EVAL", script.text)), 1)
@@ -98,6 +101,7 @@ class Router:
         )
 
     def on(self, node: Node, commands: Sequence[RedisCommand], writes: bool = False) -> Requests[list[Any]]:
+        """Return the replies of one server."""
         return granted((yield from self._exchange(node, commands, writes)), node, writes)
 
     def _exchange(self, node: Node, commands: Sequence[RedisCommand], writes: bool) -> Requests[list[Any]]:

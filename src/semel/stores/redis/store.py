@@ -106,6 +106,7 @@ class RedisListener:
                 subscription.until = time.monotonic() + LINGER_SECONDS
 
     def close(self) -> None:
+        """End the thread and its connections."""
         self._background.stop()
         self._wake()
         self._background.join()
@@ -226,7 +227,7 @@ class RedisStore:
     def __init__(self, url: str, *, env: str = "dev", clock: Clock | None = None) -> None:
         self._address = parse(url)
         self._clock = clock or Clock()
-        self.interpreter = Interpreter(self._address, env, self._clock)
+        self.interpreter: Interpreter = Interpreter(self._address, env, self._clock)
         self._closed = False
         self._connect()
         FORKING.add(self)
@@ -248,6 +249,7 @@ class RedisStore:
         return cls(url, env=env, clock=clock)
 
     def execute(self, command: Stored) -> Any:
+        """Execute the command, and return its reply."""
         if type(command) is Watch:
             with self._subscribed(command) as heard:
                 return self._watchers.watch(
@@ -266,6 +268,7 @@ class RedisStore:
         return self.interpreter.time.known() if type(command) is Time and not self._closed else None
 
     async def aexecute(self, command: Stored) -> Any:
+        """Execute the command, and return its reply."""
         if self._closed:
             raise StoreClosed("the store was closed")
         if type(command) is Watch:
@@ -299,9 +302,11 @@ class RedisStore:
         return [self.run(self.interpreter.measure())] if tables else []
 
     async def leave(self) -> None:
+        """Close the running loop's connections."""
         await self._per_loop.leave()
 
     def close(self) -> None:
+        """Close every connection."""
         self._closed = True
         self._listener.close()
         self._pool.close()

@@ -39,11 +39,12 @@ class SQLiteCommands:
 
     def __init__(self, passed: Callable[[], float]) -> None:
         # Writes add the two by themselves, as a call would take longer.
-        self.passed, self.began = passed, 0.0
-        self.noted = float("inf")
+        self.passed: Callable[[], float] = passed
+        self.began: float = 0.0
+        self.noted: float = float("inf")
         """The time noted in the file, which is the end of a second; endless if it has no time of its own."""
         self.plans: dict[str, SQLitePlan] = {}
-        self.due = 0
+        self.due: int = 0
         """How many expired rows may be removed for what was written."""
         self.ways: dict[type, Callable[[Any, Any, float], Any]] = {
             **dict.fromkeys(WRITES, self.write),
@@ -55,14 +56,17 @@ class SQLiteCommands:
         """How each is executed, on a cursor and at a time. What raises has left nothing behind."""
 
     def now(self) -> float:
+        """Return the time of the file."""
         return self.passed() + self.began
 
     def get(self, cursor: Any, command: Any, now: float) -> Found:
+        """Read one item."""
         plan = self.plans[command.table.name]
         rows = list(cursor.execute(plan.select, plan.place(command)))
         return Found(now, plan.item(rows[0]) if rows else None)
 
     def query(self, cursor: Any, command: Query, now: float) -> Page:
+        """Read a page."""
         plan = self.plans[command.table.name]
         check_index(cursor.execute, plan, command)
         rows = list(cursor.execute(*plan.page(command, now)))
@@ -103,6 +107,7 @@ class SQLiteCommands:
         return commands.Cancelled(now, refusals) if any(refusals) else Applied(now)
 
     def reap(self, cursor: sqlite3.Cursor, limit: int, now: float) -> int:
+        """Remove up to a number of expired rows, and return how many there were."""
         reaped = 0
         for plan in list(self.plans.values()):
             reaped += cursor.execute(plan.reap, (now, limit - reaped)).rowcount
@@ -139,6 +144,7 @@ class SQLiteWithin:
             self._check_file()
 
     def execute(self, command: Stored) -> Any:
+        """Execute the command and return its reply."""
         if isinstance(command, commands.Watch):
             raise UsageError("nothing can change while your transaction is open: wait before you begin it")
         with self._translating():

@@ -66,6 +66,7 @@ class SQLiteFile(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_url(cls, url: str) -> "SQLiteFile":
+        """Parse a URL such as `sqlite:///semel.db?synchronous=normal`."""
         address, _, query = url.partition("?")
         name = unquote(address.removeprefix("sqlite:///"))
         if not address.startswith("sqlite:///") or name in ("", "/", ":memory:"):
@@ -100,12 +101,15 @@ class SQLiteFile(msgspec.Struct, frozen=True):
             return None
 
     def room(self) -> int:
+        """Return how many bytes are left on its disk."""
         return shutil.disk_usage(Path(self.path).parent).free
 
     def reader(self) -> sqlite3.Connection:
+        """Open a connection that only reads."""
         return self._connect("query_only = 1")
 
     def writer(self) -> sqlite3.Connection:
+        """Open a connection that writes."""
         return self._connect(
             # In it readers and a writer do not wait for each other. Of two who change to it one tries again.
             "journal_mode = WAL",
@@ -270,6 +274,7 @@ class ReaderPool:
             threading.Event().wait(0.001)
 
     def resume(self) -> None:
+        """After a fork, in the parent."""
         self._kept = 0 if self._closed else KEPT
         self._opening.release()
 

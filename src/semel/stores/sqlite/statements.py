@@ -80,9 +80,11 @@ class SQLitePlan:
         self.reap: str = self.sql("reap")
 
     def sql(self, query: str, **names: Any) -> str:
+        """Build a statement of this table."""
         return queries()[query].format_map(self._names | names)
 
     def place(self, command: Any) -> Row:
+        """Return the parameters that name an item."""
         return (command.key,) if self.table.sort is None else (command.key, command.sort)
 
     def item(self, row: Row) -> Item:
@@ -183,6 +185,7 @@ class SQLitePlan:
     # Reading
 
     def glance(self, attributes: tuple[str, ...], where: dict[str, str | int]) -> str:
+        """Build the statement that reads some attributes of an item, if it has not expired and is so."""
         # In the text and not as parameters: a column that is only compared is quicker than one that is read.
         equal = "".join(f" AND {quoted(name)} = {literal(value)}" for name, value in where.items())
         return self.sql("glance", columns=listed(attributes), equal=equal)
@@ -239,6 +242,7 @@ class SQLitePlan:
     # The schema
 
     def definition(self) -> str:
+        """Build the statement that makes the table where it is missing."""
         columns = [
             quoted(name) + COLUMN_TYPES.get(kind, " TEXT") + (" NOT NULL" if name in self.table.key else "")
             for name, kind in self.kinds.items()
@@ -262,10 +266,12 @@ class SQLitePlan:
         return self.sql("create_index", name=quoted(title), columns=columns, where=where)
 
     def optional_index(self, index: Index) -> str:
+        """Build the statement that makes an optional index where it is missing."""
         columns = [partition_of(index), *map(quoted, index.key[1:])]
         return self._index(self.index_title(index.name), ", ".join(columns))
 
     def index_title(self, name: str) -> str:
+        """Return what an optional index of this name is called in the file."""
         return f"{PREFIX}{self.table.name}_{name}"
 
 

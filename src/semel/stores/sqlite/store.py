@@ -93,6 +93,7 @@ class SQLiteStore:
     # The three ways to ask
 
     def execute(self, command: Stored) -> Any:
+        """Execute the command and return its reply: a write here, any other in a method of its own."""
         answer = self._answers.get(type(command))
         if answer is not None:
             return answer(command)
@@ -251,10 +252,12 @@ class SQLiteStore:
     # child would do the same harm.
 
     def pause_for_fork(self) -> None:
+        """Close the file."""
         self._writer.pause(self._file.timeout)
         self._readers.pause(self._file.timeout)
 
     def resume_after_fork(self) -> None:
+        """Open the file when it is next needed, in the parent."""
         self._readers.resume()
         self._writer.resume()
 

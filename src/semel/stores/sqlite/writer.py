@@ -72,7 +72,7 @@ class Turns:
         self._lock: int | None = None
         self._ignored_from = 0.0
         # When this process looks again whether another one is next.
-        self.ends = 0.0
+        self.ends: float = 0.0
 
     def take(
         self, attempt: Callable[[Any], Any], given: Any, instead: Callable[[Any], Any] = _nothing
@@ -120,6 +120,7 @@ class Turns:
         return True
 
     def close(self) -> None:
+        """Leave the queue."""
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
@@ -132,13 +133,16 @@ class QueuedWrite:
 
     def __init__(self, command: Any, future: "asyncio.Future[None] | None" = None) -> None:
         # Without a command it stands in the queue for others, or to be alone with the file.
-        self.command, self.future = command, future
-        self.thread = threading.get_ident()
-        self.held, self.wakeup = threading.Lock(), threading.Lock()
+        self.command: Any = command
+        self.future: asyncio.Future[None] | None = future
+        self.thread: int = threading.get_ident()
+        self.held: threading.Lock = threading.Lock()
+        self.wakeup: threading.Lock = threading.Lock()
         self.wakeup.acquire()
         self.reply: Any = None
         self.error: Exception | None = None
-        self.settled = self.leading = False
+        self.settled: bool = False
+        self.leading: bool = False
 
     def settle(self) -> None:
         """Wake its waiter; twice is once."""
@@ -150,6 +154,7 @@ class QueuedWrite:
                 self.future.get_loop().call_soon_threadsafe(_deliver, self.future)
 
     def result(self) -> Any:
+        """Return the reply, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.reply
@@ -170,8 +175,9 @@ class Writer:
         refused: Callable[[Any], Refused | None],
         watchers: KeyWatchers,
     ) -> None:
-        self._file, self._commands, self._refused, self.watchers = file, commands, refused, watchers
-        self.closed = False
+        self._file, self._commands, self._refused = file, commands, refused
+        self.watchers: KeyWatchers = watchers
+        self.closed: bool = False
         self._born: tuple[int, int] | None = None
         self._reset()
 
@@ -187,6 +193,7 @@ class Writer:
     # Waiting for a reply
 
     def submit(self, command: Any) -> Any:
+        """Execute a command, and return its reply once it is durable."""
         job = QueuedWrite(command)
         with job.held:
             try:
@@ -448,6 +455,7 @@ class Writer:
                 self._disconnect()
 
     def resume(self) -> None:
+        """After a fork, in the parent."""
         self._paused.close()
 
     def abandon(self) -> sqlite3.Connection | None:
