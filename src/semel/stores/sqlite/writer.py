@@ -299,15 +299,17 @@ class Writer:
         self._finish(batch, job)
 
     def _write_alone(self, job: QueuedWrite) -> bool:
-        """Write without a BEGIN, and return whether that was enough."""
+        """Write without a BEGIN, and return True; or begin a transaction in the same turn."""
         commands = self._commands
         now = commands.passed() + commands.began
-        if commands.due >= REAP_BATCH or now >= commands.noted:
-            return False
-        self._execute(job, now)
-        # If the item was changed between the refusal and the reading of it, the two may be at odds.
-        reply = job.reply
-        return type(reply) is not Refused or job.error is not None or not allowed(job.command, reply.item)
+        if commands.due < REAP_BATCH and now < commands.noted:
+            self._execute(job, now)
+            # If the item was changed between the refusal and the reading of it, the two may be at odds.
+            reply = job.reply
+            if type(reply) is not Refused or job.error or not allowed(job.command, reply.item):
+                return True
+        self._cursor.execute("BEGIN IMMEDIATE")
+        return False
 
     def _refused_early(self, job: QueuedWrite) -> bool | None:
         """Refuse a write by a read, rather than have it wait for the lock; None if it is not refused."""
@@ -317,7 +319,8 @@ class Writer:
     def _write_together(self, batch: list[QueuedWrite]) -> None:
         """Make several writes, and what is to be done beside them, in one transaction."""
         cursor = self._cursor
-        self._turns.take(cursor.execute, "BEGIN IMMEDIATE")
+        if not self._connection.in_transaction:  # type: ignore[union-attr]
+            self._turns.take(cursor.execute, "BEGIN IMMEDIATE")
         if batch != list(self._queue):
             batch[:] = self._waiting()
         # Read once, with the write lock held: no transaction decides by an earlier time than the one before
