@@ -77,7 +77,7 @@ class DynamoDBStore:
         self._opening = SignalSafeLock()
         self._workers: list[WorkerThreads] = []
         """The threads for what is asked side by side, once they are needed."""
-        self._aopening: PerLoop[asyncio.Lock] = PerLoop(_lock, _nothing, lambda _: None)
+        self._aopening: PerLoop[asyncio.Lock] = PerLoop(_lock)
 
     def __repr__(self) -> str:
         return f"<DynamoDBStore {self._ledger.title}>"
@@ -312,7 +312,3 @@ def _lock() -> "asyncio.Lock":
     import asyncio
 
     return asyncio.Lock()
-
-
-async def _nothing(_: Any) -> None:
-    return None
